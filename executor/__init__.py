@@ -1,0 +1,1 @@
+"""Execute: run a plan in the simulator or on torch.distributed."""

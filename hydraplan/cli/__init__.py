@@ -1,0 +1,5 @@
+"""Command line: one module a command; everything heavy is imported inside the command."""
+
+from hydraplan.cli.app import main
+
+__all__ = ["main"]

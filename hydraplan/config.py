@@ -1,0 +1,132 @@
+"""What the user describes: the model and the cluster, read from TOML and checked.
+
+Built-in ones lie in `hydraplan/data/{model,cluster}-NAME.toml`; any other name is a path.
+"""
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+from hydraplan.errors import InputError
+
+DType = Literal["float64", "float32", "bfloat16", "float16"]
+DTYPE_BYTES: dict[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+ACCUMULATOR_BYTES: dict[str, int] = {"float64": 8, "float32": 4, "bfloat16": 4, "float16": 4}
+"""Bytes of a partial gradient of keys and values on its way round a ring."""
+
+
+class Config(BaseModel):
+    """A frozen model that refuses unknown keys, non-finite numbers and silent conversions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+
+class ModelShape(Config):
+    """A Llama-shaped decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU, untied head."""
+
+    name: str = "custom"
+    num_layers: PositiveInt
+    hidden_size: PositiveInt
+    num_heads: PositiveInt
+    num_kv_heads: PositiveInt
+    head_dim: PositiveInt
+    ffn_hidden_size: PositiveInt
+    vocab_size: PositiveInt
+    dtype: DType = "bfloat16"
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd, rotary embedding needs pairs")
+        return self
+
+    @property
+    def layer_parameters(self) -> int:
+        """Weights of one layer's matrices: q, k, v, o and the three of SwiGLU."""
+        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        return attention + 3 * self.hidden_size * self.ffn_hidden_size
+
+
+class Tier(Config):
+    """One level of the network, per device and direction."""
+
+    bytes_per_s: float = Field(gt=0)
+    latency_s: float = Field(ge=0)
+
+
+class Cluster(Config):
+    """Rates of one device and of the links between devices; every figure per device."""
+
+    name: str = "custom"
+    devices_per_node: PositiveInt
+    memory_bytes: PositiveInt
+    memory_bytes_per_s: float = Field(gt=0)
+    attention_forward_flops_per_s: float = Field(gt=0)
+    attention_forward_half_rows: float = Field(ge=0)
+    attention_backward_flops_per_s: float = Field(gt=0)
+    attention_backward_half_rows: float = Field(ge=0)
+    attention_call_s: float = Field(ge=0)
+    linear_flops_per_s: float = Field(gt=0)
+    layer_call_s: float = Field(ge=0)
+    node: Tier
+    fabric: Tier
+
+
+C = TypeVar("C", ModelShape, Cluster)
+
+
+def load_model(name: str) -> ModelShape:
+    """Read the built-in model `name`, or the TOML file at that path."""
+    return _load(ModelShape, "model", name)
+
+
+def load_cluster(name: str) -> Cluster:
+    """Read the built-in cluster `name`, or the TOML file at that path."""
+    return _load(Cluster, "cluster", name)
+
+
+def builtin_names(kind: Literal["model", "cluster"]) -> list[str]:
+    """Names of the built-in models or clusters, sorted."""
+    files = (resources.files("hydraplan") / "data").iterdir()
+    names = [f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")]
+    return sorted(n.removeprefix(f"{kind}-") for n in names if n.startswith(f"{kind}-"))
+
+
+def _load(shape: type[C], kind: Literal["model", "cluster"], name: str) -> C:
+    if name in builtin_names(kind):
+        text = (resources.files("hydraplan") / "data" / f"{kind}-{name}.toml").read_text()
+    else:
+        path = Path(name)
+        if not path.is_file():
+            raise InputError(
+                f"{kind} {name!r} is neither built in nor a file",
+                f"built in: {', '.join(builtin_names(kind))}",
+            )
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{kind} file {name} is not UTF-8 text ({error.reason})") from None
+    try:
+        values = tomllib.loads(text)
+        values.setdefault("name", Path(name).stem)
+        return shape.model_validate(values)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{kind} file {name} is not TOML: {error}") from None
+    except ValidationError as error:
+        raise InputError(f"{kind} file {name}: {validation_text(error)}") from None
+
+
+def validation_text(error: ValidationError) -> str:
+    """First complaint of pydantic on one line: which field, what is wrong, the value."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "file"
+    value = "" if isinstance(first["input"], dict) else f" (value {first['input']!r:.60})"
+    more = "" if error.error_count() == 1 else f"; {error.error_count() - 1} more"
+    return f"{where}: {first['msg']}{value}{more}"

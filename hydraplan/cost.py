@@ -1,0 +1,300 @@
+"""The cost model: seconds of forward, input gradient and weight gradient of a sequence.
+
+A layer's time is an attention part, quadratic in length and falling with the degree, its
+communication (inner all-to-all, outer ring hops hidden behind compute), and a linear part
+proportional to the rows a rank holds. Each call adds a fixed time. `CostFit` holds the
+coefficients: measured by `hydraplan profile --device cpu|cuda`, or written from a cluster's
+constants with `--device analytic`.
+
+Symbols: L tokens, d = u * r (ulysses_size, ring_size), t = L / d rows, h and h_kv heads of
+one rank (after tensor parallelism), D head_dim, b bytes an element, ba bytes an accumulator.
+
+Source: causal work, all-to-all and ring volumes are counted from the algorithm (derived);
+the saturation n / (n + half_rows) and one fixed time a call are our choice of shape. HyDra
+publishes no formula.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from hydraplan.config import ACCUMULATOR_BYTES, DTYPE_BYTES, Config, ModelShape
+from hydraplan.errors import InputError
+from hydraplan.layout import legal_ulysses
+from hydraplan.model import FloatArray, IntArray, Sequences
+
+BACKWARD_FLOPS_RATIO = 2.5
+"""Attention backward over forward: five matrix products to two (scores are recomputed)."""
+
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
+"""First index of every array of op times."""
+
+
+class RateFit(Config):
+    """seconds = call_s + flops / flops_per_s * (1 + half_rows / rows of the call)."""
+
+    call_s: NonNegativeFloat
+    flops_per_s: PositiveFloat
+    half_rows: NonNegativeFloat = 0.0
+    relative_error: NonNegativeFloat = 0.0
+
+
+class LinkFit(Config):
+    """seconds = latency_s + bytes / bytes_per_s."""
+
+    bytes_per_s: PositiveFloat
+    latency_s: NonNegativeFloat
+    relative_error: NonNegativeFloat = 0.0
+
+
+class CostFit(Config):
+    """Fitted coefficients of one device and its links.
+
+    `linear_*` are one decoder layer's matrices together with all element-wise work, per
+    microbatch. `segments_in_one_call` tells whether the kernel takes all packed sequences in
+    one call (CUDA varlen) or one call each (CPU). `relative_error` is the median of
+    |fit - measured| / measured over the points fitted on, 0 if analytic.
+    """
+
+    attention_forward: RateFit
+    attention_backward: RateFit
+    linear_forward: RateFit
+    linear_input: RateFit
+    linear_weight: RateFit
+    memory_bytes_per_s: PositiveFloat
+    node_all_to_all: LinkFit
+    node_p2p: LinkFit
+    fabric_all_to_all: LinkFit
+    fabric_p2p: LinkFit
+    devices_per_node: PositiveInt
+    segments_in_one_call: bool = Field(default=True)
+
+
+def split_layers(num_layers: int, num_stages: int, num_chunks: int = 1) -> list[list[int]]:
+    """Layers of every [stage][chunk], as even as whole layers allow.
+
+    The first and the last stage also hold the embedding and the loss, so extra layers go to
+    the middle first. Our choice.
+    """
+    parts = num_stages * num_chunks
+    if num_layers < parts:
+        raise InputError(
+            f"{num_layers} layers cannot fill {num_stages} stages x {num_chunks} chunks",
+            f"use --pp {num_layers // num_chunks} or fewer",
+        )
+    base, extra = divmod(num_layers, parts)
+    middle_first = sorted(range(parts), key=lambda i: (abs(2 * i - parts + 1), i))
+    counts = [base] * parts
+    for i in middle_first[:extra]:
+        counts[i] += 1
+    return [[counts[c * num_stages + s] for c in range(num_chunks)] for s in range(num_stages)]
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Coefficients applied to one model cut into stages.
+
+    `layers[stage][chunk]` counts decoder layers; the first chunk of stage 0 adds the
+    embedding, the last chunk of the last stage the final norm, head and loss.
+    """
+
+    fit: CostFit
+    model: ModelShape
+    tp: int
+    pp: int
+    ranks: int
+    layers: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def num_heads(self) -> int:
+        """Query heads of one rank."""
+        return self.model.num_heads // self.tp
+
+    @cached_property
+    def num_kv_heads(self) -> int:
+        """KV heads of one rank; replicated, never below one."""
+        return max(1, self.model.num_kv_heads // self.tp)
+
+    @cached_property
+    def ranks_per_node(self) -> int:
+        """Whole ranks (tensor-parallel groups) of a node, at least one."""
+        return max(1, self.fit.devices_per_node // self.tp)
+
+    @cached_property
+    def element_bytes(self) -> int:
+        """Bytes of one activation element."""
+        return DTYPE_BYTES[self.model.dtype]
+
+    def shapes(self, degree: int) -> list[tuple[int, int]]:
+        """Legal (ulysses_size, ring_size) of a degree: inner groups stay inside a node."""
+        limit = min(degree, self.ranks_per_node)
+        sizes = legal_ulysses(self.num_heads, self.num_kv_heads, limit)
+        return [(u, degree // u) for u in sizes if degree % u == 0]
+
+    def attention_s(
+        self, length_tokens: IntArray, ulysses_size: IntArray, ring_size: IntArray
+    ) -> FloatArray:
+        """Forward and backward seconds of one layer's attention with its communication.
+
+        Returns shape (2, num_sequences); every member of a group takes the same time.
+        """
+        u, r = ulysses_size.astype(float), ring_size.astype(float)
+        degree = ulysses_size * ring_size
+        length = length_tokens.astype(float)
+        pairs = length * (length + 1) / 2
+        flops = 4 * pairs * self.num_heads * self.model.head_dim / degree
+        call_rows = np.maximum(1.0, np.where(ring_size > 1, length / (2 * r), length))
+        charge_calls = (not self.fit.segments_in_one_call) | (degree > 1)
+        in_node = degree <= self.ranks_per_node
+        all_to_all_s = self._all_to_all_s(length / degree, u)
+        hop_forward, hop_backward, hop_home = self._hops_s(length / degree, u, in_node)
+        times = []
+        for rate, ratio, hop, home in (
+            (self.fit.attention_forward, 1.0, hop_forward, 0.0),
+            (self.fit.attention_backward, BACKWARD_FLOPS_RATIO, hop_backward, hop_home),
+        ):
+            step = (
+                ratio * flops / r / rate.flops_per_s * (1 + rate.half_rows / call_rows)
+                + charge_calls * rate.call_s
+            )
+            ring = (r - 1) * np.maximum(step, hop) + step + np.where(r > 1, home, 0.0)
+            times.append(ring + all_to_all_s)
+        return np.stack(times)
+
+    def _all_to_all_s(self, rows: FloatArray, u: FloatArray) -> FloatArray:
+        """Both all-to-alls of one direction: q, k, v in and o out, or their gradients."""
+        kv_heads = np.maximum(self.num_kv_heads, u)
+        elements = rows * self.model.head_dim * (u - 1) / u * 2 * (self.num_heads + kv_heads)
+        link = self.fit.node_all_to_all
+        seconds = elements * self.element_bytes / link.bytes_per_s + 2 * link.latency_s
+        return np.where(u > 1, seconds, 0.0)
+
+    def _hops_s(
+        self, rows: FloatArray, u: FloatArray, in_node: "np.ndarray[tuple[int], np.dtype[np.bool]]"
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """One ring hop forward, one backward (keys, values and their gradients), the one home."""
+        accumulator = ACCUMULATOR_BYTES[self.model.dtype]
+        elements = 2 * rows * self.model.head_dim * np.maximum(self.num_kv_heads, u)
+        node, fabric = self.fit.node_p2p, self.fit.fabric_p2p
+        per_s = np.where(in_node, node.bytes_per_s, fabric.bytes_per_s)
+        latency = np.where(in_node, node.latency_s, fabric.latency_s)
+        forward = elements * self.element_bytes / per_s + latency
+        backward = elements * (self.element_bytes + accumulator) / per_s + latency
+        home = elements * accumulator / per_s + latency
+        return forward, backward, home
+
+    @cached_property
+    def row_s(self) -> FloatArray:
+        """Seconds one row adds to each op of each chunk's linear work, (3, stages, chunks)."""
+        flops = 2 * self.model.layer_parameters / self.tp
+        fits = (self.fit.linear_forward, self.fit.linear_input, self.fit.linear_weight)
+        per_layer = np.array([flops / fit.flops_per_s for fit in fits])
+        per_layer[:2] += self._tensor_parallel_row_s
+        times = per_layer[:, None, None] * np.array(self.layers, float)[None]
+        moved = self.model.hidden_size * self.element_bytes / self.fit.memory_bytes_per_s
+        times[FORWARD, 0, 0] += 2 * moved
+        times[WEIGHT_GRADIENT, 0, 0] += 3 * moved
+        head = 2 * self.model.hidden_size * self.model.vocab_size / self.tp
+        logits = 4 * self.model.vocab_size / self.tp / self.fit.memory_bytes_per_s
+        times[:, -1, -1] += [head / fit.flops_per_s for fit in fits]
+        times[FORWARD, -1, -1] += 3 * logits
+        times[INPUT_GRADIENT, -1, -1] += 3 * logits
+        return times
+
+    @cached_property
+    def _tensor_parallel_row_s(self) -> float:
+        """Gather and scatter of one row around attention and MLP, sequence parallelism on."""
+        share = (self.tp - 1) / self.tp
+        moved = 4 * share * self.model.hidden_size * self.element_bytes
+        return moved / self.fit.node_all_to_all.bytes_per_s
+
+    @cached_property
+    def call_s(self) -> FloatArray:
+        """Fixed seconds of each op of each chunk, rows or not, shape (3, stages, chunks)."""
+        fits = (self.fit.linear_forward, self.fit.linear_input, self.fit.linear_weight)
+        per_layer = np.array([fit.call_s for fit in fits])
+        if self.fit.segments_in_one_call:
+            per_layer[FORWARD] += self.fit.attention_forward.call_s
+            per_layer[INPUT_GRADIENT] += self.fit.attention_backward.call_s
+        if self.tp > 1:
+            per_layer[:2] += 4 * self.fit.node_all_to_all.latency_s
+        fixed: FloatArray = per_layer[:, None, None] * np.array(self.layers, float)[None]
+        fixed[:, -1, -1] += [fit.call_s for fit in fits]
+        return fixed
+
+    def sequence_s(
+        self, length_tokens: IntArray, ulysses_size: IntArray, ring_size: IntArray
+    ) -> FloatArray:
+        """Seconds each sequence adds to a member's ops, shape (3, stages, num_sequences).
+
+        Chunks are summed; rows are the mean L / d, fixed call times are not included.
+        """
+        attention = self.attention_s(length_tokens, ulysses_size, ring_size)
+        rows = length_tokens / (ulysses_size * ring_size)
+        layers = np.array(self.layers, float).sum(axis=1)
+        times: FloatArray = self.row_s.sum(axis=2)[:, :, None] * rows
+        times[:2] += layers[None, :, None] * attention[:, None, :]
+        return times
+
+    def sent_bytes(self, placed: Sequences) -> FloatArray:
+        """Bytes the members of each sequence's group send in one step, (num_sequences,).
+
+        All layers, forward and backward, summed over members; counted from actual rows, since
+        the members' rows add up to the length. Zero at degree 1.
+        """
+        u, r = placed.ulysses_size.astype(float), placed.ring_size.astype(float)
+        kv_heads = np.maximum(self.num_kv_heads, u)
+        row_elements = placed.length_tokens * float(self.model.head_dim)
+        accumulator = ACCUMULATOR_BYTES[self.model.dtype]
+        inner = 2 * self.element_bytes * (u - 1) / u * 2 * (self.num_heads + kv_heads)
+        hops = 2 * kv_heads * (2 * self.element_bytes * (r - 1) + accumulator * np.where(r > 1, r, 0))
+        result: FloatArray = self.tp * self.model.num_layers * row_elements * (inner + hops)
+        return result
+
+    def _link(self, devices: int) -> LinkFit:
+        """Point-to-point link between devices that lie within `devices` of each other."""
+        return self.fit.node_p2p if devices <= self.fit.devices_per_node else self.fit.fabric_p2p
+
+    def boundary_s(self, rows: FloatArray) -> FloatArray:
+        """Seconds to hand `rows` rows of activations to the next stage."""
+        link = self._link(self.tp * self.ranks * self.pp)
+        moved = rows * self.model.hidden_size * self.element_bytes / self.tp
+        result: FloatArray = link.latency_s + moved / link.bytes_per_s
+        return result
+
+    @cached_property
+    def grad_sync_s(self) -> FloatArray:
+        """Exposed all-reduce of each stage's gradients over its pool, shape (stages,).
+
+        A ring all-reduce in accumulator precision after the last backward, as the executor
+        does it.
+        """
+        if self.ranks == 1:
+            return np.zeros(self.pp)
+        link = self._link(self.tp * self.ranks)
+        parameters = np.array(self.layers, float).sum(axis=1) * self.model.layer_parameters
+        parameters[0] += self.model.vocab_size * self.model.hidden_size
+        parameters[-1] += self.model.vocab_size * self.model.hidden_size
+        moved = 2 * (self.ranks - 1) / self.ranks * parameters / self.tp
+        moved *= ACCUMULATOR_BYTES[self.model.dtype]
+        result: FloatArray = moved / link.bytes_per_s + 2 * (self.ranks - 1) * link.latency_s
+        return result
+
+
+def check_tensor_parallel(model: ModelShape, tp: int) -> None:
+    """Refuse a tensor-parallel size that does not divide the model's heads and widths."""
+    sizes = {
+        "num_heads": model.num_heads,
+        "ffn_hidden_size": model.ffn_hidden_size,
+        "vocab_size": model.vocab_size,
+    }
+    for name, size in sizes.items():
+        if size % tp:
+            raise InputError(f"tp {tp} does not divide {name} {size} of model {model.name}")
+    if model.num_kv_heads % tp and tp % model.num_kv_heads:
+        raise InputError(
+            f"tp {tp} neither divides num_kv_heads {model.num_kv_heads} of model {model.name}"
+            " nor is a multiple of it"
+        )

@@ -1,0 +1,56 @@
+"""Every error hydraplan raises on purpose, each with its exit code.
+
+HydraplanError            70  never raised itself
+|-- InvalidPlan            1  a plan breaks an invariant
+|-- RunFailed              1  a worker died, timed out, or a check said no
+|-- InputError             2  a file, an option or a value is wrong
+|   `-- StalePlan          2  a plan was made from other inputs than these
+|-- MissingDependency      3  torch, CUDA or a tool is absent
+`-- Infeasible             4  the request is legal but cannot be met
+
+A message says what, where, which value and which limit; the hint says what to do next.
+"""
+
+
+class HydraplanError(Exception):
+    """Base of the tree. `hint` is one line that tells the user what to do next."""
+
+    exit_code = 70
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class InvalidPlan(HydraplanError):
+    """A plan breaks an invariant that its strategy promises."""
+
+    exit_code = 1
+
+
+class RunFailed(HydraplanError):
+    """A real run ended early, or its answer is no."""
+
+    exit_code = 1
+
+
+class InputError(HydraplanError):
+    """A file, an option or a value from the user is wrong."""
+
+    exit_code = 2
+
+
+class StalePlan(InputError):
+    """A plan was made from other lengths, another profile or another world than those at hand."""
+
+
+class MissingDependency(HydraplanError):
+    """Something this command needs is not installed or not on this machine."""
+
+    exit_code = 3
+
+
+class Infeasible(HydraplanError):
+    """The request is well-formed, but no plan can meet it."""
+
+    exit_code = 4

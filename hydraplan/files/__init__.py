@@ -1,0 +1,1 @@
+"""Everything that reads or writes a file: lengths, profiles, plans, runs."""

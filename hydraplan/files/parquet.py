@@ -1,0 +1,97 @@
+"""Parquet with a schema constant, JSON in the footer, and no half-written files.
+
+Everything is written beside its place and renamed. Nothing that changes from run to run
+(times, hosts) is written, so same inputs give same bytes.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from hydraplan.config import Config, validation_text
+from hydraplan.errors import InputError
+
+FOOTER_KEY = b"hydraplan"
+
+H = TypeVar("H", bound=Config)
+
+
+def refuse_existing(path: Path, force: bool) -> None:
+    """Raise unless `path` is free, or `force` allows it to be replaced."""
+    if path.exists() and not force:
+        raise InputError(f"{path} exists", "add --force to replace it, or choose another -o")
+    if not path.parent.is_dir():
+        raise InputError(f"folder {path.parent} of {path} does not exist", "create it first")
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """Give a free path next to `path`; on success it takes its place, else it vanishes."""
+    spare = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        yield spare
+        if path.is_dir():
+            old = spare.with_suffix(".old")
+            path.rename(old)
+            spare.rename(path)
+            shutil.rmtree(old)
+        else:
+            os.replace(spare, path)
+    finally:
+        if spare.is_dir():
+            shutil.rmtree(spare)
+        else:
+            spare.unlink(missing_ok=True)
+
+
+def with_footer(schema: pa.Schema, header: Config) -> pa.Schema:
+    """The schema with `header` as JSON in its metadata."""
+    return schema.with_metadata({FOOTER_KEY: header.model_dump_json().encode()})
+
+
+def open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetFile:
+    """Open a file of ours; refuse one that is absent, damaged, or of another schema."""
+    if not path.is_file():
+        raise InputError(f"{path} is not a file")
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not readable Parquet: {first_line(error)}") from None
+    found = file.schema_arrow.remove_metadata()
+    if not found.equals(schema):
+        wrong = next(
+            (f"column {i}" for i, field in enumerate(schema) if i >= len(found) or found.field(i) != field),
+            "extra columns",
+        )
+        raise InputError(f"{path} does not have the schema of this version ({wrong} differs)")
+    return file
+
+
+def read_footer(file: pq.ParquetFile, path: Path, header: type[H]) -> H:
+    """The checked JSON header of an opened file."""
+    raw: bytes | None = (file.schema_arrow.metadata or {}).get(FOOTER_KEY)
+    if raw is None:
+        raise InputError(f"{path} has no hydraplan footer")
+    try:
+        return header.model_validate_json(raw)
+    except ValidationError as error:
+        raise InputError(f"footer of {path}: {validation_text(error)}") from None
+
+
+def first_line(error: BaseException) -> str:
+    """First line of an exception's text, at most 200 characters."""
+    text = str(error).strip()
+    return (text.splitlines()[0] if text else type(error).__name__)[:200]
+
+
+def column(table: pa.Table, name: str) -> Any:
+    """One column as a numpy array."""
+    return table.column(name).to_numpy()

@@ -1,0 +1,254 @@
+"""Plan folder: sequences, schedule and batches as Parquet, one row group a batch.
+
+Every file carries the same header in its footer, so that a plan can be checked, simulated
+and shown without the profile and the lengths it was made from.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import PositiveInt
+
+from hydraplan.config import Config, ModelShape
+from hydraplan.cost import CostFit, CostModel
+from hydraplan.errors import InputError
+from hydraplan.files.parquet import beside, column, first_line, open_parquet, read_footer, with_footer
+from hydraplan.metrics import FIGURES
+from hydraplan.model import BatchPlan, Op, Search, Sequences
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLAN_SCHEMA_VERSION = 1
+
+
+def _required(*fields: tuple[str, pa.DataType]) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
+
+
+_SEARCH_INTEGERS = ("window_min", "window_max", "num_candidates", "num_rejected")
+
+SEQUENCES_SCHEMA = _required(
+    ("batch", pa.int64()),
+    *((name, pa.int64()) for name in ("sequence_id", "length_tokens", "valid_tokens")),
+    *((name, pa.int64()) for name in ("microbatch", "order", "first_rank", "degree")),
+    *((name, pa.int64()) for name in ("ulysses_size", "ring_size", "rank_tokens_max")),
+    ("predicted_s", pa.float64()),
+    ("status", pa.string()),
+)
+SCHEDULE_SCHEMA = _required(
+    *((name, pa.int64()) for name in ("batch", "stage", "position")),
+    ("op", pa.string()),
+    *((name, pa.int64()) for name in ("microbatch", "chunk")),
+    *((name, pa.float64()) for name in ("predicted_start_s", "predicted_end_s")),
+)
+BATCHES_SCHEMA = _required(
+    *((name, pa.int64()) for name in ("batch", "num_microbatches")),
+    *((name, pa.string()) for name in ("strategy", "winner", "microbatch_order", "pipeline")),
+    *(
+        (name, pa.int64() if name in _SEARCH_INTEGERS else pa.float64())
+        for name in Search.__dataclass_fields__
+    ),
+    *((name, pa.float64()) for name in FIGURES),
+)
+
+
+class PlanOptions(Config):
+    """What the user asked for; enough to make the same plan again."""
+
+    pp: PositiveInt
+    ranks: PositiveInt
+    tp: PositiveInt
+    max_tokens_per_rank: PositiveInt
+    batch_sequences: PositiveInt | None
+    batch_tokens: PositiveInt | None
+    strategy: str
+    pipeline: str
+    microbatches: PositiveInt | None
+    microbatch_order: str
+    on_overlong: Literal["error", "skip", "truncate"]
+    seed: int
+
+
+class PlanHeader(Config):
+    """Footer of the three files of a plan.
+
+    `layers[stage][chunk]` counts decoder layers. `lengths_digest` is
+    `hydraplan.files.lengths.digest` of the whole length file, `profile_digest` that of
+    `read_profile`. `invariants` names what this strategy promises and `validate` checks.
+    """
+
+    schema_version: Literal[1] = PLAN_SCHEMA_VERSION
+    tool_version: str
+    options: PlanOptions
+    model: ModelShape
+    fit: CostFit
+    layers: tuple[tuple[int, ...], ...]
+    profile_mode: Literal["measured", "analytic"]
+    profile_digest: str
+    lengths_digest: str
+    lengths_name: str
+    lengths_unit: Literal["sequences", "documents"]
+    invariants: tuple[str, ...]
+    num_batches: PositiveInt
+
+    def cost_model(self) -> CostModel:
+        """The cost model this plan was made with."""
+        o = self.options
+        return CostModel(self.fit, self.model, o.tp, o.pp, o.ranks, self.layers)
+
+
+class Plan(NamedTuple):
+    """An opened plan folder; batches are read one at a time with `read_batch`."""
+
+    path: Path
+    header: PlanHeader
+
+
+class PlanFrames(NamedTuple):
+    """A whole plan as pandas tables, for notebooks."""
+
+    header: PlanHeader
+    sequences: "pd.DataFrame"
+    schedule: "pd.DataFrame"
+    batches: "pd.DataFrame"
+
+
+_FILES = {
+    "sequences.parquet": SEQUENCES_SCHEMA,
+    "schedule.parquet": SCHEDULE_SCHEMA,
+    "batches.parquet": BATCHES_SCHEMA,
+}
+
+
+def write_plan(path: Path, header: PlanHeader, batches: Iterable[BatchPlan]) -> None:
+    """Write a plan folder atomically; batches are consumed one by one."""
+    with beside(path) as spare:
+        spare.mkdir()
+        writers = [
+            pq.ParquetWriter(spare / name, with_footer(schema, header))
+            for name, schema in _FILES.items()
+        ]
+        try:
+            for batch in batches:
+                tables = (_sequences_table(batch), _schedule_table(batch), _batch_table(batch))
+                for writer, table in zip(writers, tables, strict=True):
+                    writer.write_table(
+                        table.cast(writer.schema), row_group_size=max(1, table.num_rows)
+                    )
+        finally:
+            for writer in writers:
+                writer.close()
+
+
+def open_plan(path: Path) -> Plan:
+    """Open a plan folder and check that its three files belong together."""
+    if not path.is_dir():
+        raise InputError(f"plan {path} is not a folder", "make one: hydraplan plan LENGTHS ...")
+    headers = []
+    for name, schema in _FILES.items():
+        file = open_parquet(path / name, schema)
+        header = read_footer(file, path / name, PlanHeader)
+        if file.num_row_groups != header.num_batches:
+            raise InputError(
+                f"{path / name} holds {file.num_row_groups} row groups,"
+                f" its footer says {header.num_batches} batches"
+            )
+        headers.append(header)
+    if any(h != headers[0] for h in headers):
+        raise InputError(f"the three files of {path} have different footers")
+    return Plan(path, headers[0])
+
+
+def read_batch(plan: Plan, batch: int) -> BatchPlan:
+    """Read one batch: one row group of each file."""
+    if not 0 <= batch < plan.header.num_batches:
+        raise InputError(f"batch {batch} is not in {plan.path}: 0..{plan.header.num_batches - 1}")
+    sequences, schedule, row = (
+        _read_group(plan.path / name, schema, batch) for name, schema in _FILES.items()
+    )
+    if row.num_rows != 1:
+        raise InputError(f"batches.parquet of {plan.path}: batch {batch} has {row.num_rows} rows")
+    values = row.to_pylist()[0]
+    stages = column(schedule, "stage")
+    kinds = schedule.column("op").to_pylist()
+    microbatch, chunk = column(schedule, "microbatch"), column(schedule, "chunk")
+    per_stage = [np.flatnonzero(stages == s) for s in range(plan.header.options.pp)]
+    if sum(map(len, per_stage)) != len(stages):
+        raise InputError(f"schedule.parquet of {plan.path}: batch {batch} names a stage beyond pp")
+    return BatchPlan(
+        batch=values["batch"],
+        sequences=Sequences(
+            *(column(sequences, name) for name in SEQUENCES_SCHEMA.names[1:-1]),
+            status=tuple(sequences.column("status").to_pylist()),
+        ),
+        num_microbatches=values["num_microbatches"],
+        schedule=tuple(
+            tuple(Op(kinds[i], int(microbatch[i]), int(chunk[i])) for i in rows)
+            for rows in per_stage
+        ),
+        strategy=values["strategy"],
+        winner=values["winner"],
+        microbatch_order=values["microbatch_order"],
+        pipeline=values["pipeline"],
+        predicted_start_s=tuple(column(schedule, "predicted_start_s")[rows] for rows in per_stage),
+        predicted_end_s=tuple(column(schedule, "predicted_end_s")[rows] for rows in per_stage),
+        figures={name: values[name] for name in FIGURES},
+        search=Search(**{name: values[name] for name in Search.__dataclass_fields__}),
+    )
+
+
+def load_plan(path: str | Path) -> PlanFrames:
+    """Load a whole plan folder as pandas DataFrames."""
+    plan = open_plan(Path(path))
+    tables = (pq.read_table(plan.path / name).to_pandas() for name in _FILES)
+    return PlanFrames(plan.header, *tables)
+
+
+def _read_group(path: Path, schema: pa.Schema, index: int) -> pa.Table:
+    file = open_parquet(path, schema)
+    try:
+        table = file.read_row_group(index)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is damaged: {first_line(error)}") from None
+    if any(table.column(name).null_count for name in schema.names):
+        raise InputError(f"{path}: batch {index} holds empty cells")
+    if any(b != index for b in column(table, "batch")):
+        raise InputError(f"{path}: row group {index} holds rows of another batch")
+    return table
+
+
+def _sequences_table(plan: BatchPlan) -> pa.Table:
+    s = plan.sequences
+    columns: dict[str, object] = {"batch": np.full(len(s), plan.batch, np.int64)}
+    columns |= {name: getattr(s, name) for name in SEQUENCES_SCHEMA.names[1:]}
+    return pa.table(columns)
+
+
+def _schedule_table(plan: BatchPlan) -> pa.Table:
+    ops = [(stage, i, op) for stage, ops in enumerate(plan.schedule) for i, op in enumerate(ops)]
+    return pa.table(
+        {
+            "batch": np.full(len(ops), plan.batch, np.int64),
+            "stage": [stage for stage, _, _ in ops],
+            "position": [i for _, i, _ in ops],
+            "op": [op.kind for _, _, op in ops],
+            "microbatch": [op.microbatch for _, _, op in ops],
+            "chunk": [op.chunk for _, _, op in ops],
+            "predicted_start_s": np.concatenate(plan.predicted_start_s),
+            "predicted_end_s": np.concatenate(plan.predicted_end_s),
+        }
+    )
+
+
+def _batch_table(plan: BatchPlan) -> pa.Table:
+    values: dict[str, object] = {
+        name: getattr(plan, name) for name in BATCHES_SCHEMA.names[:6]
+    }
+    values |= {name: getattr(plan.search, name) for name in Search.__dataclass_fields__}
+    values |= plan.figures
+    return pa.Table.from_pylist([values])

@@ -1,0 +1,153 @@
+"""Every figure hydraplan prints, defined once, as pure functions of slots and op times.
+
+The four shares `grad_sync`, `group_wait`, `dp_bubble`, `pipeline_bubble` and `busy` are means
+over lanes and stages of the share of `iteration_s`, and add up to 1.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hydraplan.cost import FORWARD, INPUT_GRADIENT, CostModel
+from hydraplan.model import FloatArray, IntArray, Schedule, Sequences, Timeline
+from hydraplan.slots import SlotTimes
+
+FIGURES = (
+    "iteration_s",
+    "lower_bound_s",
+    "efficiency",
+    "busy",
+    "pipeline_bubble",
+    "fill_bubble",
+    "dp_bubble",
+    "group_wait",
+    "grad_sync",
+    "slot_imbalance",
+    "rank_imbalance",
+    "microbatch_spread",
+    "target_error",
+    "max_tokens_per_rank",
+    "peak_live_tokens",
+    "num_groups",
+    "num_shapes",
+    "sent_bytes",
+    "padding_tokens",
+)
+"""Names of all figures of a batch, in the order people read them."""
+
+LOWER_IS_BETTER = frozenset(FIGURES) - {"efficiency", "busy", "lower_bound_s"}
+
+
+def balance(load_s: FloatArray, load_target_s: float) -> dict[str, float]:
+    """Figures of the slot loads alone; `load_s` has shape (lanes, microbatches).
+
+    `load_target_s` NaN stands for a strategy without a target: the mean slot load is used.
+    """
+    mean = float(load_s.mean())
+    target = load_target_s if np.isfinite(load_target_s) else mean
+    lanes = load_s.sum(axis=1)
+    busiest = load_s.max(axis=0)
+    return {
+        "slot_imbalance": float(load_s.max()) / mean,
+        "rank_imbalance": float(lanes.max() / lanes.mean()),
+        "microbatch_spread": float(busiest.max() / busiest.min()),
+        "target_error": float(np.abs(load_s - target).mean()) / target,
+    }
+
+
+def shares(timeline: Timeline) -> dict[str, float]:
+    """Where the time of an iteration goes: `iteration_s` and the five shares."""
+    first = min(float(start.min()) for start in timeline.start_s)
+    lane_end = np.stack([end.max(axis=0) for end in timeline.end_s]) - first
+    stage_end = lane_end.max(axis=1)
+    total = float((stage_end + timeline.grad_sync_s).max())
+    busy = np.stack([b.sum(axis=0) for b in timeline.busy_s])
+    occupied = np.stack(
+        [(e - s).sum(axis=0) for s, e in zip(timeline.start_s, timeline.end_s, strict=True)]
+    )
+    result = {
+        "iteration_s": total,
+        "busy": float(busy.mean()) / total,
+        "grad_sync": float(timeline.grad_sync_s.mean()) / total,
+        "group_wait": float((occupied - busy).mean()) / total,
+        "dp_bubble": float((stage_end[:, None] - lane_end).mean()) / total,
+    }
+    result["pipeline_bubble"] = 1 - sum(
+        result[name] for name in ("busy", "grad_sync", "group_wait", "dp_bubble")
+    )
+    return result
+
+
+def lower_bound_s(
+    cost: CostModel, work_s: FloatArray, alone_s: FloatArray, through_s: FloatArray
+) -> float:
+    """No plan of these sequences on this pool can be faster, noise-free; seconds.
+
+    Args:
+        work_s: Least rank-work of each op, min over legal degrees d of d x cost, shape
+            (3, stages, num_sequences).
+        alone_s: Least time of each op, min over d of the cost, same shape.
+        through_s: Least time of forward and input gradient through all stages at one degree,
+            shape (num_sequences,).
+
+    Per stage: the cheapest way in, then its share of all work and the cheapest way back; and
+    whatever the costliest single sequence needs to pass forward and backward.
+    """
+    forward, backward, weight = work_s.sum(axis=2) / cost.ranks
+    way_in = np.concatenate([[0.0], np.cumsum(alone_s[FORWARD], axis=0).min(axis=1)[:-1]])
+    way_back = np.concatenate([[0.0], np.cumsum(alone_s[INPUT_GRADIENT], axis=0).min(axis=1)[:-1]])
+    stages = way_in + np.maximum(forward + backward + way_back, forward + backward + weight)
+    return float(max((stages + cost.grad_sync_s).max(), through_s.max()))
+
+
+def peak_live_tokens(schedule: Schedule, rows: IntArray) -> float:
+    """Most tokens whose activations one rank holds at once.
+
+    F adds a slot's rows per chunk, BW or W frees them; B alone frees `INPUT_GRADIENT_FREES`
+    of them. `rows` has shape (lanes, microbatches).
+    """
+    peak = 0.0
+    for ops in schedule:
+        chunks = 1 + max((op.chunk for op in ops), default=0)
+        live = np.zeros(rows.shape[0])
+        for op in ops:
+            live = live + _LIVE_CHANGE[op.kind] * rows[:, op.microbatch] / chunks
+            peak = max(peak, float(live.max()))
+    return peak
+
+
+INPUT_GRADIENT_FREES = 0.5
+"""Share of a microbatch's activations that B frees while W still waits. Our assumption."""
+
+_LIVE_CHANGE = {
+    "F": 1.0,
+    "BW": -1.0,
+    "B": -INPUT_GRADIENT_FREES,
+    "W": INPUT_GRADIENT_FREES - 1.0,
+}
+
+
+def sizes(
+    cost: CostModel, placed: Sequences, slots: SlotTimes, schedule: Schedule
+) -> dict[str, float]:
+    """Figures of memory, groups and traffic."""
+    wide = placed.degree > 1
+    groups = set(zip(placed.first_rank[wide].tolist(), placed.degree[wide].tolist(), strict=True))
+    return {
+        "max_tokens_per_rank": float(slots.rows.max()),
+        "peak_live_tokens": peak_live_tokens(schedule, slots.rows),
+        "num_groups": float(len(groups)),
+        "num_shapes": float(max(len(np.unique(lane)) for lane in slots.rows)),
+        "sent_bytes": float(cost.sent_bytes(placed).sum()),
+        "padding_tokens": 0.0,
+    }
+
+
+def mean_figures(batches: Sequence[dict[str, float]]) -> dict[str, float]:
+    """A plan's figures over its batches: the mean, or the maximum of sizes that must fit."""
+    result = {}
+    for name in FIGURES:
+        values = [figures[name] for figures in batches]
+        fits = name.startswith(("max_", "peak_")) or name == "num_groups"
+        result[name] = max(values) if fits else float(np.mean(values))
+    return result

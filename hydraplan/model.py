@@ -1,0 +1,150 @@
+"""Types that cross a package border. Arrays are int64 and float64, one entry a row."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+Status = Literal["placed", "truncated", "empty", "overlong"]
+ON_RANKS: tuple[Status, Status] = ("placed", "truncated")
+"""Status of the rows that hold a place; every other row is listed but not trained on."""
+
+OpKind = Literal["F", "B", "W", "BW"]
+"""F forward, B input gradient, W weight gradient, BW both in one go (as 1F1B runs them)."""
+
+UNPLACED = -1
+"""Microbatch, order and first rank of a row that holds no place."""
+
+
+class Op(NamedTuple):
+    """One pass of one microbatch through one chunk of a stage."""
+
+    kind: OpKind
+    microbatch: int
+    chunk: int = 0
+
+
+Schedule = tuple[tuple[Op, ...], ...]
+"""Op order of every stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """All rows of one batch, placed or not, in input order. Arrays of shape (num_sequences,).
+
+    `sequence_id` is the zero-based row of the length file, `length_tokens` what is trained
+    (after truncation), `valid_tokens` the tokens that carry a label. Unplaced rows have
+    degree 0 and `UNPLACED` as microbatch, order and first rank.
+    """
+
+    sequence_id: IntArray
+    length_tokens: IntArray
+    valid_tokens: IntArray
+    microbatch: IntArray
+    order: IntArray
+    first_rank: IntArray
+    degree: IntArray
+    ulysses_size: IntArray
+    ring_size: IntArray
+    rank_tokens_max: IntArray
+    predicted_s: FloatArray
+    status: tuple[Status, ...]
+
+    def placed(self) -> "Sequences":
+        """Only the rows that hold a place, in execution order (microbatch, then order)."""
+        on = np.array([s in ON_RANKS for s in self.status], dtype=bool)
+        rows = np.flatnonzero(on)
+        rows = rows[np.lexsort((self.order[rows], self.microbatch[rows]))]
+        return self.take(rows)
+
+    def take(self, rows: IntArray) -> "Sequences":
+        """The named rows, in that order."""
+        return Sequences(
+            *(getattr(self, name)[rows] for name in _ARRAYS),
+            status=tuple(self.status[i] for i in rows),
+        )
+
+    def __len__(self) -> int:
+        return len(self.sequence_id)
+
+
+_ARRAYS = (
+    "sequence_id",
+    "length_tokens",
+    "valid_tokens",
+    "microbatch",
+    "order",
+    "first_rank",
+    "degree",
+    "ulysses_size",
+    "ring_size",
+    "rank_tokens_max",
+    "predicted_s",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What the planner wants people to know of its search; NaN or -1 where it has no say.
+
+    `window_min`, `window_max`: range of microbatch counts (empty if min > max).
+    `load_target_s`, `theta`, `eta`: target per slot, quantum and rank-work guard of the plan.
+    `num_candidates`, `num_rejected`: plans tried, and those among them that broke the cap.
+    `load_driven_s`, `load_driven_slot_imbalance`: the best load-driven candidate.
+    `memory_s`: the best memory-sized candidate.
+    """
+
+    window_min: int
+    window_max: int
+    load_target_s: float
+    theta: float
+    eta: float
+    num_candidates: int
+    num_rejected: int
+    load_driven_s: float
+    load_driven_slot_imbalance: float
+    memory_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """One global batch: where every sequence goes, in which order the stages work, and figures.
+
+    `winner` says which candidate the strategy returned ("load-driven" or "memory"),
+    `microbatch_order` the order it was put in. `figures` are those of `hydraplan.metrics`
+    for the noise-free run of this plan. Predicted starts and ends have one entry an op of
+    each stage: the earliest start and the latest end over the lanes, in seconds.
+    """
+
+    batch: int
+    sequences: Sequences
+    num_microbatches: int
+    schedule: Schedule
+    strategy: str
+    winner: str
+    microbatch_order: str
+    pipeline: str
+    predicted_start_s: tuple[FloatArray, ...]
+    predicted_end_s: tuple[FloatArray, ...]
+    figures: dict[str, float]
+    search: Search
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """When every op ran, simulated or measured; one entry a stage, arrays (ops, lanes), seconds.
+
+    `start_s`: the lane takes up the op (its inputs are there). `end_s`: it is done.
+    `busy_s`: own work. end - start - busy is time spent waiting for members of its groups;
+    the time between two ops is idle. `grad_sync_s`: exposed gradient sync, shape (stages,).
+    """
+
+    schedule: Schedule
+    start_s: tuple[FloatArray, ...]
+    end_s: tuple[FloatArray, ...]
+    busy_s: tuple[FloatArray, ...]
+    grad_sync_s: FloatArray

@@ -1,0 +1,1 @@
+"""Attention kernels and the nested Ulysses x ring context-parallel engine."""

@@ -1,0 +1,1 @@
+"""Pipeline side of a plan: op orders and the simulator."""

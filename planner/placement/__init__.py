@@ -1,0 +1,1 @@
+"""HyDra: load target, degrees and placement; baselines one a file."""

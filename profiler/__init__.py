@@ -1,0 +1,1 @@
+"""Profile: measure or model the cost of attention, linear work and links."""
