@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from hydraplan.cli.profile import profile
 from hydraplan.errors import HydraplanError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -12,6 +13,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 @app.callback()
 def root() -> None:
     """Profile, plan and execute dynamic context parallelism on pipelines."""
+
+
+app.command()(profile)
 
 
 def main() -> None:

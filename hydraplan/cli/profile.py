@@ -1,0 +1,99 @@
+"""`hydraplan profile`: measure this device, or write a cluster's constants."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_SECONDS = 60.0
+QUICK_SECONDS = 15.0
+
+
+def profile(
+    device: Annotated[str, typer.Option(help="cpu, cuda, or analytic (nothing measured)")],
+    model: Annotated[str, typer.Option(help="built-in model or TOML file")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="file, *.profile.parquet")],
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="built-in cluster or TOML file; for analytic, and for links on cuda"),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="spend 15 s instead of 60 s")] = False,
+    seconds: Annotated[float | None, typer.Option(help="spend about this long")] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
+) -> None:
+    """Measure attention, linear and link costs on this device, or write an analytic profile."""
+    from hydraplan.config import load_cluster, load_model
+    from hydraplan.errors import InputError
+    from hydraplan.files.parquet import refuse_existing
+    from hydraplan.files.profilefile import write_profile
+    from hydraplan.profiler.analytic import analytic_header
+    from hydraplan.profiler.report import as_object, as_text, component_errors
+
+    if device not in ("analytic", "cpu", "cuda"):
+        raise InputError(f"--device {device!r} is unknown", "known: analytic, cpu, cuda")
+    budget_s = _budget_s(device, quick, seconds)
+    if device == "cpu" and cluster is not None:
+        raise InputError("--cluster has no use with --device cpu", "its links are measured")
+    if device != "cpu" and cluster is None:
+        raise InputError(f"--device {device} needs --cluster", _known_clusters())
+    shape = load_model(model)
+    links = load_cluster(cluster) if cluster is not None else None
+    refuse_existing(output, force)
+    if device == "analytic":
+        assert links is not None
+        header, rows = analytic_header(links, shape), []
+        if shape.dtype in ("float32", "float64"):
+            _note(f"model dtype is {shape.dtype}; a built-in cluster has the rates of bfloat16")
+    else:
+        _require_torch(device)
+        from hydraplan.profiler.profile import profile_cpu, profile_cuda
+
+        if links is None:
+            header, rows = profile_cpu(shape, budget_s, _note)
+        else:
+            header, rows = profile_cuda(shape, links, budget_s, _note)
+    write_profile(output, header, rows)
+    errors = component_errors(header.fit, rows)
+    typer.echo(as_object(output, header, errors) if as_json else as_text(header, errors))
+    _note(f"wrote {output}")
+
+
+def _budget_s(device: str, quick: bool, seconds: float | None) -> float:
+    from hydraplan.errors import InputError
+
+    if device == "analytic" and (quick or seconds is not None):
+        raise InputError("--quick and --seconds have no use with --device analytic")
+    if quick and seconds is not None:
+        raise InputError("--quick and --seconds exclude each other", "--quick is --seconds 15")
+    if seconds is None:
+        return QUICK_SECONDS if quick else DEFAULT_SECONDS
+    if not 0 < seconds < float("inf"):
+        raise InputError(f"--seconds {seconds:g} is not a positive number")
+    return seconds
+
+
+def _known_clusters() -> str:
+    from hydraplan.config import builtin_names
+
+    return f"built in: {', '.join(builtin_names('cluster'))}; or a TOML file"
+
+
+def _require_torch(device: str) -> None:
+    from hydraplan.errors import MissingDependency
+
+    hint = "pip install 'hydraplan[torch]', or use --device analytic"
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependency(f"--device {device} needs torch: {error}", hint) from None
+    if device == "cuda" and not torch.cuda.is_available():
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for CPU"
+        raise MissingDependency(
+            f"--device cuda needs a CUDA device: torch {torch.__version__} ({built}) finds none",
+            "use --device cpu or --device analytic",
+        )
+
+
+def _note(text: str) -> None:
+    typer.echo(text, err=True)

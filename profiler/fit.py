@@ -1,0 +1,188 @@
+"""From measured seconds to the coefficients of the cost model. Pure numpy.
+
+A call takes call_s + flops / flops_per_s * (1 + half_rows / rows), a message
+latency_s + bytes / bytes_per_s. Both are linear in non-negative coefficients of at most three
+columns, so the best fit is found exactly: try every set of columns that may be in use, solve
+ordinary least squares on it, keep the best that has no negative coefficient. Robustness comes
+from reweighting: the sum of absolute relative errors is minimised, so a few disturbed points
+do not move the fit. It does not measure and does not extrapolate on its own: `half_rows` stays
+below the largest call measured, since beyond it the data cannot tell it from a slower rate.
+
+Source: our choice of shape and method; HyDra publishes none.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from hydraplan.cost import CostFit, LinkFit, RateFit
+from hydraplan.errors import InputError
+from hydraplan.files.profilefile import Measurement
+from hydraplan.model import FloatArray
+
+REWEIGHTINGS = 50
+SMALLEST_ERROR = 1e-4
+"""Relative errors below this weigh the same; keeps the reweighting finite."""
+
+
+class Component(NamedTuple):
+    """Which measurements a coefficient of `CostFit` is fitted on, and with which formula."""
+
+    component: Literal["attention", "linear", "memory", "all_to_all", "p2p"]
+    direction: Literal["forward", "backward", "input", "weight", "send"]
+    formula: Literal["saturating", "rate", "bandwidth", "link"]
+
+
+COMPONENTS = {
+    "attention_forward": Component("attention", "forward", "saturating"),
+    "attention_backward": Component("attention", "backward", "saturating"),
+    "linear_forward": Component("linear", "forward", "rate"),
+    "linear_input": Component("linear", "input", "rate"),
+    "linear_weight": Component("linear", "weight", "rate"),
+    "memory_bytes_per_s": Component("memory", "send", "bandwidth"),
+    "node_all_to_all": Component("all_to_all", "send", "link"),
+    "node_p2p": Component("p2p", "send", "link"),
+}
+"""Field of `CostFit` -> what it is fitted on."""
+
+
+def least_relative_error(
+    columns: Sequence[FloatArray], measured_s: FloatArray, needed: Sequence[int]
+) -> FloatArray:
+    """Non-negative coefficients with the least sum of |fit - measured| / measured.
+
+    Args:
+        columns: Terms of the model, each of shape (num_points,).
+        measured_s: Positive seconds, shape (num_points,).
+        needed: Columns of which at least one has a positive coefficient.
+
+    Returns:
+        One coefficient a column, shape (num_columns,).
+
+    Raises:
+        InputError: There are fewer points than columns, or a time is not positive.
+    """
+    if len(measured_s) < len(columns):
+        raise InputError(
+            f"{len(measured_s)} measurements cannot fit {len(columns)} coefficients",
+            "give the profile more --seconds",
+        )
+    if not (np.isfinite(measured_s).all() and (measured_s > 0).all()):
+        raise InputError(f"a measured time is not positive: {float(np.min(measured_s)):g} s")
+    relative = np.stack(columns, axis=1) / measured_s[:, None]
+    scale = relative.max(axis=0)
+    relative = relative / scale
+    weight = np.ones(len(measured_s))
+    for _ in range(REWEIGHTINGS):
+        coefficients = _non_negative(relative, weight, needed)
+        error = np.abs(relative @ coefficients - 1)
+        weight = 1 / np.sqrt(np.maximum(error, SMALLEST_ERROR))
+    result: FloatArray = coefficients / scale
+    return result
+
+
+def _non_negative(relative: FloatArray, weight: FloatArray, needed: Sequence[int]) -> FloatArray:
+    """Weighted non-negative least squares of relative @ x = 1, by trying all column sets."""
+    count = relative.shape[1]
+    best, best_cost = np.zeros(count), np.inf
+    for size in range(1, count + 1):
+        for used in combinations(range(count), size):
+            if not set(used) & set(needed):
+                continue
+            part = relative[:, used] * weight[:, None]
+            solved = np.linalg.lstsq(part, weight, rcond=None)[0]
+            cost = float(np.square(part @ solved - weight).sum())
+            if (solved > 0).all() and cost < best_cost:
+                best, best_cost = np.zeros(count), cost
+                best[list(used)] = solved
+    return best
+
+
+def fit_rate(
+    flops: FloatArray, rows: FloatArray, measured_s: FloatArray, saturating: bool
+) -> RateFit:
+    """Fit call_s, flops_per_s and, if `saturating`, half_rows; arrays of shape (num_points,).
+
+    `half_rows` is written as a mix of two rates, one at half_rows 0 and one at the largest
+    call, which keeps it between them.
+    """
+    columns = [np.ones(len(flops)), flops]
+    limit = float(rows.max()) if saturating else 0.0
+    if saturating:
+        columns.append(flops * (1 + limit / rows))
+    found = least_relative_error(columns, measured_s, range(1, len(columns)))
+    slow = float(found[2]) if saturating else 0.0
+    per_flop = float(found[1]) + slow
+    rate = RateFit(
+        call_s=float(found[0]), flops_per_s=1 / per_flop, half_rows=limit * slow / per_flop
+    )
+    error = np.abs(rate_s(rate, flops, rows) - measured_s) / measured_s
+    return rate.model_copy(update={"relative_error": float(np.median(error))})
+
+
+def fit_link(moved_bytes: FloatArray, measured_s: FloatArray) -> LinkFit:
+    """Fit latency_s and bytes_per_s; arrays of shape (num_points,)."""
+    found = least_relative_error([np.ones(len(moved_bytes)), moved_bytes], measured_s, [1])
+    link = LinkFit(latency_s=float(found[0]), bytes_per_s=1 / float(found[1]))
+    error = np.abs(link_s(link, moved_bytes) - measured_s) / measured_s
+    return link.model_copy(update={"relative_error": float(np.median(error))})
+
+
+def rate_s(rate: RateFit, flops: FloatArray, rows: FloatArray) -> FloatArray:
+    """Seconds the fit predicts for calls of `flops` and `rows`, shape (num_points,)."""
+    result: FloatArray = rate.call_s + flops / rate.flops_per_s * (1 + rate.half_rows / rows)
+    return result
+
+
+def link_s(link: LinkFit, moved_bytes: FloatArray) -> FloatArray:
+    """Seconds the fit predicts for messages of `moved_bytes`, shape (num_points,)."""
+    result: FloatArray = link.latency_s + moved_bytes / link.bytes_per_s
+    return result
+
+
+def rows_of(name: str, rows: Sequence[Measurement]) -> list[Measurement]:
+    """Measurements that the coefficient `name` of `COMPONENTS` is fitted on."""
+    wanted = COMPONENTS[name]
+    return [m for m in rows if (m.component, m.direction) == wanted[:2]]
+
+
+def fit_component(name: str, rows: Sequence[Measurement]) -> RateFit | LinkFit | float:
+    """Fit the coefficient `name` of `COMPONENTS` on its rows of a profile.
+
+    Rows of an attention call are the smaller side of its rectangle, as in
+    `CostModel.attention_s`, where a ring step of half a shard counts as such.
+    """
+    points = rows_of(name, rows)
+    seconds, flops, moved, call_rows = _arrays(points)
+    match COMPONENTS[name].formula:
+        case "link":
+            return fit_link(moved, seconds)
+        case "bandwidth":
+            return float(np.median(moved / seconds))
+        case formula:
+            return fit_rate(flops, call_rows, seconds, formula == "saturating")
+
+
+def predicted_s(fit: CostFit, name: str, points: Sequence[Measurement]) -> FloatArray:
+    """Seconds that `fit` predicts for measurements of the coefficient `name`."""
+    _, flops, moved, call_rows = _arrays(points)
+    match getattr(fit, name):
+        case RateFit() as rate:
+            return rate_s(rate, flops, call_rows)
+        case LinkFit() as link:
+            return link_s(link, moved)
+        case bytes_per_s:
+            result: FloatArray = moved / bytes_per_s
+            return result
+
+
+def _arrays(points: Sequence[Measurement]) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Columns median_s, flops, bytes and rows of the call."""
+    return (
+        np.array([p.median_s for p in points], float),
+        np.array([p.flops for p in points], float),
+        np.array([p.bytes for p in points], float),
+        np.array([min(p.query_rows, p.key_rows) or p.query_rows for p in points], float),
+    )
