@@ -1,0 +1,43 @@
+"""Add/max trees over the lanes of each microbatch: what an aligned block holds, in O(log R).
+
+Row m of a tree is a binary heap over `width` lanes (a power of two); node `width >> k` + b is
+aligned block b of degree 2**k. `added[m, n]` was added to every lane below n, `highest[m, n]`
+is the maximum below n counting additions at n and below, not above.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydraplan.planner.compiled import compiled
+
+Tree = NDArray[np.float64]
+
+
+def new_tree(num_microbatches: int, num_ranks: int) -> tuple[Tree, Tree]:
+    """Empty `added` and `highest`, each (num_microbatches, 2 * width)."""
+    width = 1 << (num_ranks - 1).bit_length()
+    shape = (num_microbatches, 2 * width)
+    return np.zeros(shape), np.zeros(shape)
+
+
+@compiled
+def block_max(added: Tree, highest: Tree, microbatch: int, node: int) -> float:
+    """Largest value among the lanes of a block."""
+    value = highest[microbatch, node]
+    above = node >> 1
+    while above > 0:
+        value += added[microbatch, above]
+        above >>= 1
+    return value  # type: ignore[no-any-return]
+
+
+@compiled
+def add_to_block(added: Tree, highest: Tree, microbatch: int, node: int, amount: float) -> None:
+    """Raise every lane of a block by `amount`."""
+    added[microbatch, node] += amount
+    highest[microbatch, node] += amount
+    above = node >> 1
+    while above > 0:
+        left, right = highest[microbatch, 2 * above], highest[microbatch, 2 * above + 1]
+        highest[microbatch, above] = added[microbatch, above] + max(left, right)
+        above >>= 1

@@ -1,0 +1,152 @@
+"""The load-driven strategy: degrees from the load target, placement on lazy heaps.
+
+A small search over the number of microbatches M, the quantum theta and the rank-work guard
+eta. Each point costs one solve of the load target, one placement and one simulated run. The
+memory-sized plan, in every microbatch order, is always a candidate, so that the result is never
+slower than it under the model; the draft says which won.
+
+Source: load target, load-driven degrees and lazy heaps are HyDra's; the search, theta, eta and
+the memory-sized candidate are ours.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydraplan.errors import Infeasible
+from hydraplan.planner.placement.degrees import allowed_levels
+from hydraplan.planner.placement.draft import Draft, Request, draft
+from hydraplan.planner.placement.lazy_heaps import place_lazy_heaps
+from hydraplan.planner.placement.lazy_split import place_lazy_split
+from hydraplan.planner.placement.load_target import LoadTarget, solve
+from hydraplan.planner.placement.memory_ffd import place_memory_sized
+from hydraplan.planner.placement.window import (
+    Window,
+    best_count,
+    counts_to_try,
+    microbatch_window,
+)
+
+THETAS = (1.0, 0.5, 0.25, 0.125)
+"""Largest share of the target that one sequence may add to a slot."""
+ETAS = (0.1, 0.3, 1.0)
+"""Largest extra rank-work that a degree may cost over the memory floor."""
+MAX_CANDIDATES = 40
+"""Placements tried for one batch, the most promising first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """One point of the search, and the time it promises before it is placed."""
+
+    promise_s: float
+    num_microbatches: int
+    theta: float
+    eta: float
+    target: LoadTarget
+
+
+def place_hydra(request: Request) -> Draft:
+    """Best of the load-driven candidates and the memory-sized plan, by simulated time.
+
+    Raises:
+        Infeasible: A fixed number of microbatches is too small for the tokens.
+    """
+    window = microbatch_window(
+        request.table, request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
+    )
+    memory = _memory_candidate(request)
+    best: Draft | None = None
+    chosen: _Point | None = None
+    tried = rejected = 0
+    for point in _points(request, window)[:MAX_CANDIDATES]:
+        candidate = _place(request, point)
+        tried += 1
+        if candidate is None:
+            rejected += 1
+        elif best is None or candidate.iteration_s < best.iteration_s:
+            best, chosen = candidate, point
+    if best is None and memory is None:
+        raise Infeasible(
+            f"no plan with {request.microbatches} microbatches keeps every slot within"
+            f" {request.cap_tokens} tokens; the tokens alone need {window.memory}",
+            "use --microbatches auto or a larger number, or raise --max-tokens-per-rank",
+        )
+    drafts = [d for d in (best, memory) if d is not None]
+    winner = min(drafts, key=lambda d: d.iteration_s)
+    nan = float("nan")
+    search = replace(
+        winner.search,
+        window_min=window.low,
+        window_max=window.high,
+        num_candidates=tried + 1,
+        num_rejected=rejected + (memory is None),
+        load_driven_s=best.iteration_s if best else nan,
+        load_driven_slot_imbalance=best.slot_imbalance if best else nan,
+        memory_s=memory.iteration_s if memory else nan,
+    )
+    if chosen is not None and winner is best:
+        search = replace(
+            search,
+            load_target_s=chosen.target.load_target_s + request.table.fixed_s,
+            theta=chosen.theta,
+            eta=chosen.eta,
+        )
+    return replace(winner, search=search)
+
+
+def _memory_candidate(request: Request) -> Draft | None:
+    """The memory-sized plan in its best order; None if it needs more microbatches than fixed."""
+    try:
+        return place_memory_sized(request)
+    except Infeasible:
+        return None
+
+
+def _points(request: Request, window: Window) -> list[_Point]:
+    """All points of the search, most promising first; equal degrees at equal M only once."""
+    table, cost = request.table, request.cost
+    if request.microbatches is None:
+        best = best_count(table, window, cost.ranks, cost.pp)
+        counts = counts_to_try(best, window, len(request.sequences))
+    elif request.microbatches < window.memory:
+        return []
+    else:
+        counts = [request.microbatches]
+    points: list[_Point] = []
+    seen: set[bytes] = set()
+    for eta in ETAS:
+        allowed = allowed_levels(table, eta)
+        for count in counts:
+            for theta in THETAS:
+                point = _point(request, allowed, count, theta, eta)
+                key = count.to_bytes(8, "little") + point.target.level.tobytes()
+                if key not in seen:
+                    seen.add(key)
+                    points.append(point)
+    return sorted(points, key=lambda p: (p.promise_s, p.num_microbatches, p.theta, p.eta))
+
+
+def _point(
+    request: Request, allowed: NDArray[np.bool_], count: int, theta: float, eta: float
+) -> _Point:
+    """Solve the target and estimate the iteration: fill, mean load, and a price for theta."""
+    cost, table = request.cost, request.table
+    target = solve(table, allowed, cost.ranks * count, theta)
+    slot_s = target.load_target_s + table.fixed_s
+    promise_s = (count + cost.pp - 1) * slot_s * (1 + theta / 4)
+    return _Point(promise_s, count, theta, eta, target)
+
+
+def _place(request: Request, point: _Point) -> Draft | None:
+    """Place one point: lazy heaps, and lazy split where the cap stops them."""
+    level = point.target.level
+    load_s, rows, _, _ = request.table.at(level)
+    for place in (place_lazy_heaps, place_lazy_split):
+        found = place(
+            load_s, rows, level, request.cost.ranks, point.num_microbatches, request.cap_tokens
+        )
+        if found is not None:
+            return draft(request, level, *found, point.num_microbatches, "load-driven")
+    return None

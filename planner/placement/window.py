@@ -1,0 +1,75 @@
+"""How many microbatches: the window that balance and memory leave open, and the best in it.
+
+* Memory: M >= tokens / (R * cap).
+* Short tokens: a slot without a long piece holds at most `cap` short tokens, so the target
+  must not exceed their load; that asks M >= work / (R * L_cap).
+* Floor: no slot can be lighter than the least splittable sequence, so M <= work / (R * L_floor).
+
+The window is empty where the last is below the first two. Within it, F(M) = A + B * M nearly
+(smaller targets need higher degrees, and these cost rank-work), the iteration takes about
+(M + P - 1) / M * F(M) / R plus t0 a microbatch, least at M* = sqrt((P - 1) A / (B + R t0)).
+
+Source: our own derivation; the window's definition is DESIGN section 6.
+"""
+
+from dataclasses import dataclass
+from math import ceil, floor, sqrt
+
+import numpy as np
+
+from hydraplan.model import IntArray
+from hydraplan.planner.placement.cost_table import CostTable
+from hydraplan.planner.placement.degrees import allowed_levels
+from hydraplan.planner.placement.load_target import solve
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Range of microbatch counts: empty where `low > high`. `memory` is what tokens ask for."""
+
+    low: int
+    high: int
+    memory: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no number of microbatches allows balance within the cap."""
+        return self.low > self.high
+
+
+def microbatch_window(
+    table: CostTable, length_tokens: IntArray, num_ranks: int, cap_tokens: int
+) -> Window:
+    """The window of one batch."""
+    work_s = float(table.rank_work_s.min(axis=1).sum())
+    floor_s = float(table.load_s.min(axis=1).max())
+    memory = max(1, ceil(int(length_tokens.sum()) / (num_ranks * cap_tokens)))
+    short = ceil(work_s / (num_ranks * cap_tokens * table.short_token_s) * (1 - 1e-9))
+    return Window(max(memory, short), floor(work_s / (num_ranks * floor_s)), memory)
+
+
+def best_count(table: CostTable, window: Window, num_ranks: int, num_stages: int) -> float:
+    """M*, from the rank-work at both ends of the window; not yet clamped to it."""
+    allowed = allowed_levels(table, eta=0.3)
+    low, high = window.low, max(window.high, window.low + 1)
+    at_low, at_high = (solve(table, allowed, num_ranks * m, 1.0).rank_work_s for m in (low, high))
+    slope = max(0.0, (at_high - at_low) / (high - low))
+    base = at_low - slope * low
+    per_microbatch = slope + num_ranks * table.fixed_s
+    if base <= 0 or per_microbatch <= 0:
+        return float(high)
+    return sqrt((num_stages - 1) * base / per_microbatch)
+
+
+def counts_to_try(best: float, window: Window, num_sequences: int) -> list[int]:
+    """Numbers of microbatches worth a placement, ascending: around M* and at the ends.
+
+    Never below what memory asks for; a little above it, since a cap filled to the last row is
+    hard to pack.
+    """
+    tight = window.memory
+    high = max(window.high, tight + 4 + tight // 4)
+    wanted = [best * factor for factor in (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)]
+    wanted += [window.low, window.low * 1.1, window.high, tight, tight * 1.06 + 1, tight * 1.15 + 2]
+    rounded = np.clip(np.ceil(wanted).astype(np.int64), tight, high)
+    return sorted({int(m) for m in rounded if m <= max(tight, num_sequences)})
