@@ -1,29 +1,123 @@
-"""The typer application, error printing and exit codes."""
+"""The typer application, error printing and exit codes.
 
+Commands lie one a module beside this file and import what they need when they run, so that
+`--help` stays light. Exit codes are those of `hydraplan.errors`; besides, 130 is an
+interrupt, 141 a reader that went away, 70 anything that nobody expected.
+"""
+
+import errno
+import os
 import sys
+import traceback
+from typing import Annotated, Any, cast
 
 import typer
 
+from hydraplan.cli.defaults import CONFIG_FILE, bind_environment, read_defaults
+from hydraplan.cli.lengths import lengths
 from hydraplan.cli.profile import profile
-from hydraplan.errors import HydraplanError
+from hydraplan.errors import HydraplanError, InputError, MissingDependency
+from hydraplan.version import __version__
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+COMMANDS = (
+    lengths,
+    profile,
+)
+"""In the order of `--help`; a new command adds its import above and a line here."""
+
+INTERRUPTED = 130
+READER_GONE = 141
+BUG = 70
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+"""click's own base of usage errors; typer carries click under changing names."""
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+for _command in COMMANDS:
+    app.command()(_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hydraplan {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def root() -> None:
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere.")] = (
+        False
+    ),
+) -> None:
     """Profile, plan and execute dynamic context parallelism on pipelines."""
-
-
-app.command()(profile)
+    if CONFIG_FILE.is_file():
+        context.default_map = read_defaults(CONFIG_FILE, context.command)
 
 
 def main() -> None:
     """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: list[str]) -> int:
+    """Run one command line and return its exit code; every error ends as one line here."""
+    debug = "--debug" in args or bool(os.environ.get("HYDRAPLAN_DEBUG"))
+    args = [arg for arg in args if arg != "--debug"] or ["--help"]
+    group: Any = typer.main.get_command(app)
+    bind_environment(group)
     try:
-        app()
-    except HydraplanError as error:
-        print(f"error: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"\nhint: {error.hint}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        with group.make_context("hydraplan", args) as context:
+            group.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as done:
+        return done.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        failure = _explain(error)
+        print(f"error: {failure}", file=sys.stderr)
+        if failure.hint:
+            print(f"\nhint: {failure.hint}", file=sys.stderr)
+        return failure.exit_code
+    return 0
+
+
+def _explain(error: Exception) -> HydraplanError:
+    """The error as one of ours: message, hint and exit code."""
+    if isinstance(error, HydraplanError):
+        return error
+    if isinstance(error, _UsageError):
+        usage = cast(typer.BadParameter, error)
+        path = usage.ctx.command_path if usage.ctx else "hydraplan"
+        return InputError(" ".join(usage.format_message().split()), f"see {path} --help")
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        return MissingDependency(
+            f"this needs the Python package {package}, which is not installed",
+            "pip install 'hydraplan[torch]'" if package == "torch" else f"pip install {package}",
+        )
+    if isinstance(error, OSError) and (error.filename or error.errno in _DISK_ERRORS):
+        where = f"{error.filename}: " if error.filename else ""
+        return InputError(f"{where}{error.strerror}", "check path, permissions and free space")
+    text = (str(error).strip().splitlines() or [""])[0]
+    bug = HydraplanError(
+        f"internal error: {type(error).__name__}: {text}",
+        "rerun with --debug and report what it prints",
+    )
+    bug.exit_code = BUG
+    return bug

@@ -1,0 +1,91 @@
+"""Where an option's value comes from: flag, then environment, then hydraplan.toml, then default.
+
+`hydraplan.toml` of the working folder has a section a command, its keys are the long options
+(`[plan]`, `max-tokens-per-rank = 8192`, dashes or underscores). The environment says the
+same as `HYDRAPLAN_PLAN_MAX_TOKENS_PER_RANK=8192`. A key that no command knows is an error.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from hydraplan.errors import InputError
+
+CONFIG_FILE = Path("hydraplan.toml")
+
+
+def bind_environment(group: Any) -> None:
+    """Give every option of every command its `HYDRAPLAN_*` variable."""
+    for name, command in group.commands.items():
+        for spelling, option in _options(command).items():
+            option.envvar = f"HYDRAPLAN_{name}_{spelling}".upper().replace("-", "_")
+            option.show_envvar = False
+
+
+def read_defaults(path: Path, group: Any) -> dict[str, dict[str, object]]:
+    """Defaults by command and parameter name, as click's `default_map` takes them.
+
+    Raises:
+        InputError: The file is not TOML, names what no command knows, or a value does not fit.
+    """
+    import tomllib
+
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}") from None
+    defaults: dict[str, dict[str, object]] = {}
+    for section, table in values.items():
+        name = section.replace("_", "-")
+        if not isinstance(table, dict):
+            raise InputError(
+                f"{path}: {section} stands outside a section", "put it under its command, as [plan]"
+            )
+        if name not in group.commands:
+            raise InputError(
+                f"{path}: [{section}] is not a command", _nearest(name, group.commands)
+            )
+        options = _options(group.commands[name])
+        defaults[name] = {}
+        for key, value in table.items():
+            option = options.get(key.replace("_", "-"))
+            if option is None:
+                raise InputError(f"{path}: [{section}] has no option {key}", _nearest(key, options))
+            defaults[name][option.name] = _fit(path, section, key, value, option)
+    return defaults
+
+
+def _options(command: Any) -> dict[str, Any]:
+    """Options of a command by their long spelling without dashes in front."""
+    found = {}
+    for option in command.params:
+        long = [name for name in option.opts if name.startswith("--")]
+        if long and long[0] != "--help":
+            found[long[0][2:]] = option
+    return found
+
+
+def _nearest(key: str, known: Any) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(key.replace("_", "-"), known, n=1, cutoff=0.0)
+    return f"the nearest known one is {close[0]}" if close else ""
+
+
+def _fit(path: Path, section: str, key: str, value: object, option: Any) -> object:
+    """The value as a command line would spell it; refused here, where its place is known."""
+    where = f"{path}: [{section}] {key} = {value!r}"
+    if isinstance(value, dict) or (option.is_flag and not isinstance(value, bool)):
+        raise InputError(f"{where} does not fit --{key}", "true and false fit a flag")
+    if option.is_flag:
+        return value
+    many = isinstance(value, list) and option.multiple
+    texts = [str(v) for v in value] if isinstance(value, list) else [str(value)]
+    given = texts if many else [",".join(texts)]
+    for text in given:
+        try:
+            option.type.convert(text, option, None)
+        except typer.BadParameter as error:
+            raise InputError(f"{where}: {error.message}") from None
+    return given if option.multiple else given[0]

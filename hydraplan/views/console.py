@@ -1,0 +1,108 @@
+"""The one place that writes to stdout and stderr.
+
+stdout carries data: one JSON object under `--json`, else text and tables. Notes and progress
+go to stderr, progress only where that is a terminal. Everything reads without colour and at
+80 columns; rich itself honours NO_COLOR, FORCE_COLOR and COLUMNS. Knows nothing of plans.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import PurePath
+
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+SCHEMA_VERSION = 1
+"""First entry of every object that a command prints under `--json`."""
+
+
+def emit_json(payload: Mapping[str, object]) -> None:
+    """Print one JSON object, `schema_version` first; what is not finite becomes null."""
+    plain = {"schema_version": SCHEMA_VERSION, **payload}
+    print(json.dumps(_plain(plain), indent=2, allow_nan=False))
+
+
+def emit(text: str = "") -> None:
+    """Print a line of text to stdout."""
+    print(text)
+
+
+def note(text: str) -> None:
+    """Print a line for people to stderr."""
+    print(text, file=sys.stderr)
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "", caption: str = ""
+) -> None:
+    """Print a table to stdout: numbers to the right, nothing ever cut off.
+
+    Args:
+        columns: Heads, one a column.
+        rows: Values, formatted by `cell`; a column is numeric if all its values are.
+        title: A line above the table.
+        caption: A line below the table.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, name in enumerate(columns):
+        numeric = bool(rows) and all(_is_number(row[i]) for row in rows)
+        table.add_column(
+            Text(name), justify="right" if numeric else "left", overflow="fold", no_wrap=False
+        )
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row))
+    if title:
+        emit(title)
+    Console(highlight=False).print(table)
+    if caption:
+        emit(caption)
+
+
+def cell(value: object) -> str:
+    """Text of a value in a table: 12,345 and 0.1235 and 1.2e-05; a dash where there is none."""
+    value = _plain(value)
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return str(value)
+
+
+@contextmanager
+def progress(text: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
+    """Show a bar on stderr while the block runs; yields a function that advances it by a step."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(text, total=total)
+        yield lambda step: bar.advance(task, step)
+
+
+def _is_number(value: object) -> bool:
+    value = _plain(value)
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _plain(value: object) -> object:
+    """The value in JSON's own types: numpy becomes Python, NaN and infinities become None."""
+    tolist = getattr(value, "tolist", None)
+    if tolist is not None:
+        value = tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, PurePath) else value
