@@ -60,7 +60,7 @@ def root(
 ) -> None:
     """Profile, plan and execute dynamic context parallelism on pipelines."""
     if CONFIG_FILE.is_file():
-        context.default_map = read_defaults(CONFIG_FILE, context.command)
+        context.default_map = read_defaults(CONFIG_FILE, context)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ def bind_environment(group: Any) -> None:
             option.show_envvar = False
 
 
-def read_defaults(path: Path, group: Any) -> dict[str, dict[str, object]]:
+def read_defaults(path: Path, context: typer.Context) -> dict[str, dict[str, object]]:
     """Defaults by command and parameter name, as click's `default_map` takes them.
 
     Raises:
@@ -31,6 +31,7 @@ def read_defaults(path: Path, group: Any) -> dict[str, dict[str, object]]:
     """
     import tomllib
 
+    group: Any = context.command
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -52,7 +53,9 @@ def read_defaults(path: Path, group: Any) -> dict[str, dict[str, object]]:
             option = options.get(key.replace("_", "-"))
             if option is None:
                 raise InputError(f"{path}: [{section}] has no option {key}", _nearest(key, options))
-            defaults[name][option.name] = _fit(path, section, key, value, option)
+            defaults[name][option.name] = _fit(
+                context, f"{path}: [{section}] {key} = {value!r}", value, option
+            )
     return defaults
 
 
@@ -73,19 +76,16 @@ def _nearest(key: str, known: Any) -> str:
     return f"the nearest known one is {close[0]}" if close else ""
 
 
-def _fit(path: Path, section: str, key: str, value: object, option: Any) -> object:
+def _fit(context: typer.Context, where: str, value: object, option: Any) -> object:
     """The value as a command line would spell it; refused here, where its place is known."""
-    where = f"{path}: [{section}] {key} = {value!r}"
     if isinstance(value, dict) or (option.is_flag and not isinstance(value, bool)):
-        raise InputError(f"{where} does not fit --{key}", "true and false fit a flag")
+        raise InputError(f"{where} does not fit {option.opts[0]}", "true and false fit a flag")
     if option.is_flag:
         return value
-    many = isinstance(value, list) and option.multiple
     texts = [str(v) for v in value] if isinstance(value, list) else [str(value)]
-    given = texts if many else [",".join(texts)]
-    for text in given:
-        try:
-            option.type.convert(text, option, None)
-        except typer.BadParameter as error:
-            raise InputError(f"{where}: {error.message}") from None
-    return given if option.multiple else given[0]
+    spelt = texts if option.multiple else ",".join(texts)
+    try:
+        option.process_value(context, spelt)
+    except typer.BadParameter as error:
+        raise InputError(f"{where}: {error.message}") from None
+    return spelt

@@ -1,0 +1,177 @@
+"""The command line as a whole: exit codes, one-line errors, defaults from file and environment."""
+
+import subprocess
+import sys
+
+import pytest
+
+from hydraplan.cli import app as cli
+from hydraplan.errors import (
+    HydraplanError,
+    Infeasible,
+    InputError,
+    InvalidPlan,
+    MissingDependency,
+    RunFailed,
+    StalePlan,
+)
+
+
+@pytest.fixture
+def lengths_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("5\n17\n")
+    return "a.txt"
+
+
+def raising(monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("hydraplan.files.lengths.read_lengths", fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidPlan("no"), 1),
+        (RunFailed("no"), 1),
+        (InputError("no"), 2),
+        (StalePlan("no"), 2),
+        (MissingDependency("no"), 3),
+        (Infeasible("no"), 4),
+        (HydraplanError("no"), 70),
+    ],
+)
+def test_every_error_ends_as_one_line_and_a_hint_with_its_exit_code(
+    lengths_file, monkeypatch, capsys, error, code
+):
+    error.hint = "do this"
+    raising(monkeypatch, error)
+    assert cli.run(["lengths", lengths_file]) == code
+    assert capsys.readouterr() == ("", "error: no\n\nhint: do this\n")
+
+
+def test_a_bug_is_one_line_and_a_traceback_only_under_debug(lengths_file, monkeypatch, capsys):
+    raising(monkeypatch, ValueError("broken\nsecond line"))
+    assert cli.run(["lengths", lengths_file]) == 70
+    quiet = capsys.readouterr().err
+    assert quiet.startswith("error: internal error: ValueError: broken\n\nhint: rerun with --debug")
+    assert cli.run(["lengths", lengths_file, "--debug"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_130(lengths_file, monkeypatch, capsys):
+    raising(monkeypatch, KeyboardInterrupt())
+    assert cli.run(["lengths", lengths_file]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_an_absent_package_is_exit_3_and_says_how_to_get_it(lengths_file, monkeypatch, capsys):
+    raising(monkeypatch, ModuleNotFoundError("No module named 'torch'", name="torch"))
+    assert cli.run(["lengths", lengths_file]) == 3
+    assert "hint: pip install 'hydraplan[torch]'" in capsys.readouterr().err
+
+
+def test_a_file_the_system_refuses_is_exit_2(lengths_file, monkeypatch, capsys):
+    raising(monkeypatch, PermissionError(13, "Permission denied", "/x/y"))
+    assert cli.run(["lengths", lengths_file]) == 2
+    assert capsys.readouterr().err.startswith("error: /x/y: Permission denied\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["lengths"], "error: Missing argument 'file'."),
+        (["lenths"], "error: No such command 'lenths'."),
+        (["lengths", "a.txt", "--unti", "x"], "error: No such option: --unti"),
+        (["lengths", "a.txt", "--unit", "x"], "error: Invalid value for '--unit'"),
+    ],
+)
+def test_a_usage_error_looks_like_any_other(lengths_file, capsys, args, message):
+    assert cli.run(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    first, blank, hint = err.splitlines()
+    assert first.startswith(message)
+    assert blank == ""
+    assert hint.startswith("hint: see hydraplan")
+
+
+def test_without_arguments_the_help_is_printed(capsys):
+    assert cli.run([]) == 0
+    assert capsys.readouterr().out.startswith("Usage: hydraplan")
+
+
+def test_version_is_printed(capsys):
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out == "hydraplan 0.1.0\n"
+
+
+def test_flag_beats_environment_beats_file_beats_default(
+    lengths_file, tmp_path, monkeypatch, capsys
+):
+    seen = []
+
+    def spy(_path, unit):
+        seen.append(unit)
+        raise InputError("stop")
+
+    monkeypatch.setattr("hydraplan.files.lengths.read_lengths", spy)
+    cli.run(["lengths", lengths_file])
+    (tmp_path / "hydraplan.toml").write_text('[lengths]\nunit = "documents"\n')
+    cli.run(["lengths", lengths_file])
+    monkeypatch.setenv("HYDRAPLAN_LENGTHS_UNIT", "sequences")
+    cli.run(["lengths", lengths_file])
+    cli.run(["lengths", lengths_file, "--unit", "documents"])
+    assert seen == ["sequences", "documents", "sequences", "documents"]
+
+
+def test_a_flag_is_spelt_in_file_and_environment_as_its_option(
+    lengths_file, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "hydraplan.toml").write_text("[lengths]\njson = true\n")
+    assert cli.run(["lengths", lengths_file]) == 0
+    assert capsys.readouterr().out.startswith("{")
+    monkeypatch.setenv("HYDRAPLAN_LENGTHS_JSON", "0")
+    assert cli.run(["lengths", lengths_file]) == 0
+    assert not capsys.readouterr().out.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ('[lengths]\nunits = "x"', "[lengths] has no option units", "nearest known one is unit"),
+        ("[lenght]\n", "[lenght] is not a command", "nearest known one is lengths"),
+        ("unit = 1", "unit stands outside a section", "put it under its command"),
+        ('[lengths]\nunit = "rows"', "[lengths] unit = 'rows'", ""),
+        ("[lengths]\njson = 3", "[lengths] json = 3 does not fit --json", "true and false"),
+        ("[lengths]\nunit = {a = 1}", "does not fit --unit", ""),
+        ("[profile]\nseconds = true", "[profile] seconds = True", ""),
+        ("[lengths", "hydraplan.toml is not TOML", ""),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(lengths_file, tmp_path, capsys, text, message, hint):
+    (tmp_path / "hydraplan.toml").write_text(text)
+    assert cli.run(["lengths", lengths_file]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert hint in err
+
+
+def test_a_reader_that_goes_away_leaves_no_noise(tmp_path):
+    command = "import sys; from hydraplan.cli.app import run; sys.exit(run(['--help']))"
+    child = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import os, sys; os.close(1); r, w = os.pipe(); os.close(r)\n"
+            f"assert w == 1 or os.dup2(w, 1) == 1\n{command}",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    _, err = child.communicate(timeout=60)
+    assert err == b""
+    assert child.returncode == 141

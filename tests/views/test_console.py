@@ -1,0 +1,76 @@
+"""stdout holds data: plain JSON, tables that lose nothing; stderr the rest."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hydraplan.views import console
+
+
+def test_json_starts_with_the_schema_version_and_holds_plain_values(capsys):
+    console.emit_json(
+        {
+            "rows": [{"a_s": np.float64(0.25), "n": np.int64(3)}],
+            "array": np.arange(2),
+            "lost": float("nan"),
+            "far": np.float64("inf"),
+            "nested": {"x": (np.bool_(True), -np.inf)},
+            "path": Path("a/b"),
+        }
+    )
+    text = capsys.readouterr().out
+    found = json.loads(text)
+    assert next(iter(found)) == "schema_version"
+    assert found == {
+        "schema_version": 1,
+        "rows": [{"a_s": 0.25, "n": 3}],
+        "array": [0, 1],
+        "lost": None,
+        "far": None,
+        "nested": {"x": [True, None]},
+        "path": "a/b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12345, "12,345"),
+        (0.123456, "0.1235"),
+        (1.2e-5, "1.2e-05"),
+        (123456.7, "123,457"),
+        (np.float64("nan"), "-"),
+        (None, "-"),
+        (np.bool_(True), "yes"),
+        (np.int64(7), "7"),
+        ("1f1b", "1f1b"),
+    ],
+)
+def test_a_cell_is_short_and_exact_enough(value, text):
+    assert console.cell(value) == text
+
+
+def test_a_table_wider_than_the_terminal_loses_no_character(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    words = [f"w{i:02}" + "x" * 20 for i in range(8)]
+    console.print_table([f"c{i}" for i in range(8)], [words], title="T", caption="C")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert (lines[0], lines[-1]) == ("T", "C")
+    assert "".join(lines).count("x") == 160
+
+
+def test_numbers_stand_right_and_markup_is_text(capsys):
+    console.print_table(["n", "[red]t[/red]"], [[1, "[b]x"], [1000, "y"]])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "    n   [red]t[/red]"
+    assert lines[2:] == ["    1   [b]x", "1,000   y"]
+
+
+def test_notes_go_to_stderr_and_progress_is_silent_off_a_terminal(capsys):
+    console.note("n")
+    with console.progress("work", 3) as advance:
+        advance(1)
+    assert capsys.readouterr() == ("", "n\n")
