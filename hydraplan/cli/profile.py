@@ -26,7 +26,7 @@ def profile(
     from hydraplan.config import load_cluster, load_model
     from hydraplan.errors import InputError
     from hydraplan.files.parquet import refuse_existing
-    from hydraplan.files.profilefile import write_profile
+    from hydraplan.files.profilefile import Measurement, write_profile
     from hydraplan.profiler.analytic import analytic_header
     from hydraplan.profiler.report import as_object, as_text, component_errors
 
@@ -40,9 +40,9 @@ def profile(
     shape = load_model(model)
     links = load_cluster(cluster) if cluster is not None else None
     refuse_existing(output, force)
-    if device == "analytic":
-        assert links is not None
-        header, rows = analytic_header(links, shape), []
+    rows: list[Measurement] = []
+    if links is not None and device == "analytic":
+        header = analytic_header(links, shape)
         if shape.dtype in ("float32", "float64"):
             _note(f"model dtype is {shape.dtype}; a built-in cluster has the rates of bfloat16")
     else:

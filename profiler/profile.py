@@ -1,0 +1,134 @@
+"""Measured profiles: run the sweeps of one device, fit, and write down where it came from.
+
+The budget is shared out: links first (they fork, which is safest before any other work),
+then memory, the linear part, and attention takes what is left. On one machine there is one
+kind of link, so node and fabric get the same fit. On CUDA attention, linear work and memory
+are timed by the same code and links are taken from a cluster file; such a profile stays
+`analytic`, because not every coefficient was timed.
+"""
+
+import platform
+import time
+from collections.abc import Callable
+
+import torch
+
+from hydraplan.config import Cluster, ModelShape
+from hydraplan.cost import CostFit
+from hydraplan.files.profilefile import Measurement, ProfileHeader
+from hydraplan.kernels.attention import choose_kernel
+from hydraplan.profiler.analytic import link_fit
+from hydraplan.profiler.attention_points import attention_points
+from hydraplan.profiler.fit import fit_component
+from hydraplan.profiler.linear_points import linear_points
+from hydraplan.profiler.links import measure_links
+from hydraplan.profiler.measure import Device, cpu_device, cuda_device, sweep
+from hydraplan.profiler.memory_points import memory_points
+from hydraplan.version import __version__
+
+Note = Callable[[str], None]
+Measured = tuple[ProfileHeader, list[Measurement]]
+
+LINKS_SHARE = 0.2
+MEMORY_SHARE = 0.05
+LINEAR_SHARE = 0.3
+"""Of the budget; attention takes the rest."""
+
+REQUIRED_ATTENTION, REQUIRED_LINEAR = 12, 4
+"""Points that are measured however slow the device: enough for the coefficients of the fit."""
+
+DEVICES_PER_MACHINE = 1024
+"""All processes of one machine share its memory, so no inner group ever leaves the node."""
+
+
+def profile_cpu(model: ModelShape, budget_s: float, note: Note) -> Measured:
+    """Measure `model` on this CPU, one thread a process, for about `budget_s` seconds.
+
+    Raises:
+        RunFailed: The processes of the link measurement did not come to an end.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        began = time.perf_counter()
+        note(f"measuring for about {budget_s:g} s: links")
+        links = measure_links(LINKS_SHARE * budget_s)
+        rows, segments_in_one_call = _device_rows(
+            model, cpu_device(), budget_s, budget_s - (time.perf_counter() - began), note
+        )
+    finally:
+        torch.set_num_threads(threads)
+    rows += links
+    all_to_all, p2p = (fit_component(name, rows) for name in ("node_all_to_all", "node_p2p"))
+    fit = CostFit.model_validate(
+        _device_fits(rows)
+        | {"node_all_to_all": all_to_all, "fabric_all_to_all": all_to_all}
+        | {"node_p2p": p2p, "fabric_p2p": p2p}
+        | {"devices_per_node": DEVICES_PER_MACHINE, "segments_in_one_call": segments_in_one_call}
+    )
+    header = ProfileHeader(
+        tool_version=__version__,
+        mode="measured",
+        device=f"cpu {platform.machine()}, 1 thread",
+        versions=_versions(),
+        model=model,
+        cluster=None,
+        fit=fit,
+    )
+    return header, rows
+
+
+def profile_cuda(model: ModelShape, cluster: Cluster, budget_s: float, note: Note) -> Measured:
+    """Measure `model` on the current CUDA device; links and node size come from `cluster`."""
+    note(f"measuring for about {budget_s:g} s; links are taken from {cluster.name}, not measured")
+    rows, segments_in_one_call = _device_rows(model, cuda_device(), budget_s, budget_s, note)
+    node, fabric = link_fit(cluster.node), link_fit(cluster.fabric)
+    fit = CostFit.model_validate(
+        _device_fits(rows)
+        | {"node_all_to_all": node, "node_p2p": node}
+        | {"fabric_all_to_all": fabric, "fabric_p2p": fabric}
+        | {"devices_per_node": cluster.devices_per_node}
+        | {"segments_in_one_call": segments_in_one_call}
+    )
+    name = torch.cuda.get_device_name()
+    header = ProfileHeader(
+        tool_version=__version__,
+        mode="analytic",
+        device=f"cuda {name} measured, links of {cluster.name} not measured",
+        versions=_versions(),
+        model=model,
+        cluster=cluster,
+        fit=fit,
+    )
+    return header, rows
+
+
+def _device_rows(
+    model: ModelShape, device: Device, budget_s: float, left_s: float, note: Note
+) -> tuple[list[Measurement], bool]:
+    """Rows of memory, linear part and attention; and whether a call takes many segments."""
+    began = time.perf_counter()
+    target = device.torch_device
+    kernel = choose_kernel(target, getattr(torch, model.dtype))
+    note(f"memory and linear part, dtype {model.dtype}")
+    rows = sweep(memory_points(target), device, MEMORY_SHARE * budget_s, 1)
+    rows += sweep(linear_points(model, target), device, LINEAR_SHARE * budget_s, REQUIRED_LINEAR)
+    note(f"attention, kernel {kernel.name}")
+    left_s -= time.perf_counter() - began
+    points = attention_points(model, kernel, target)
+    rows += sweep(points, device, left_s, REQUIRED_ATTENTION)
+    return rows, kernel.segments_in_one_call
+
+
+def _device_fits(rows: list[Measurement]) -> dict[str, object]:
+    names = [f"attention_{direction}" for direction in ("forward", "backward")]
+    names += [f"linear_{direction}" for direction in ("forward", "input", "weight")]
+    return {name: fit_component(name, rows) for name in (*names, "memory_bytes_per_s")}
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "hydraplan": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
