@@ -33,11 +33,16 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
 
 
 class RateFit(Config):
-    """seconds = call_s + flops / flops_per_s * (1 + half_rows / rows of the call)."""
+    """seconds = call_s + flops / flops_per_s * (1 + half_rows / rows of the call).
+
+    Attention kernels skip masked keys in whole blocks, so a causal square takes
+    `causal_waste(rows, causal_block_rows)` times its exact flops.
+    """
 
     call_s: NonNegativeFloat
     flops_per_s: PositiveFloat
     half_rows: NonNegativeFloat = 0.0
+    causal_block_rows: NonNegativeFloat = 0.0
     relative_error: NonNegativeFloat = 0.0
 
 
@@ -70,6 +75,16 @@ class CostFit(Config):
     fabric_p2p: LinkFit
     devices_per_node: PositiveInt
     segments_in_one_call: bool = Field(default=True)
+
+
+def causal_waste(rows: FloatArray, block_rows: float) -> FloatArray:
+    """Work of a causal square over its exact work, at least 1; 1 everywhere if block_rows is 0.
+
+    Row i computes all keys of its block instead of i + 1, half a block more on average, and
+    never more than the whole square: min(n * n, n * (n + block) / 2) pairs for n rows.
+    """
+    result: FloatArray = np.maximum(1.0, np.minimum(2 * rows, rows + block_rows) / (rows + 1))
+    return result
 
 
 def split_layers(num_layers: int, num_stages: int, num_chunks: int = 1) -> list[list[int]]:
@@ -155,11 +170,11 @@ class CostModel:
             (self.fit.attention_forward, 1.0, hop_forward, 0.0),
             (self.fit.attention_backward, BACKWARD_FLOPS_RATIO, hop_backward, hop_home),
         ):
-            step = (
-                ratio * flops / r / rate.flops_per_s * (1 + rate.half_rows / call_rows)
-                + charge_calls * rate.call_s
-            )
-            ring = (r - 1) * np.maximum(step, hop) + step + np.where(r > 1, home, 0.0)
+            call_s = charge_calls * rate.call_s
+            work_s = ratio * flops / r / rate.flops_per_s * (1 + rate.half_rows / call_rows)
+            square_s = work_s * causal_waste(length / r, rate.causal_block_rows) + call_s
+            rest_s = (r - 1) * np.maximum(work_s + call_s, hop)
+            ring = square_s + rest_s + np.where(r > 1, home, 0.0)
             times.append(ring + all_to_all_s)
         return np.stack(times)
 
@@ -192,7 +207,7 @@ class CostModel:
         fits = (self.fit.linear_forward, self.fit.linear_input, self.fit.linear_weight)
         per_layer = np.array([flops / fit.flops_per_s for fit in fits])
         per_layer[:2] += self._tensor_parallel_row_s
-        times = per_layer[:, None, None] * np.array(self.layers, float)[None]
+        times: FloatArray = per_layer[:, None, None] * np.array(self.layers, float)[None]
         moved = self.model.hidden_size * self.element_bytes / self.fit.memory_bytes_per_s
         times[FORWARD, 0, 0] += 2 * moved
         times[WEIGHT_GRADIENT, 0, 0] += 3 * moved
@@ -249,7 +264,9 @@ class CostModel:
         row_elements = placed.length_tokens * float(self.model.head_dim)
         accumulator = ACCUMULATOR_BYTES[self.model.dtype]
         inner = 2 * self.element_bytes * (u - 1) / u * 2 * (self.num_heads + kv_heads)
-        hops = 2 * kv_heads * (2 * self.element_bytes * (r - 1) + accumulator * np.where(r > 1, r, 0))
+        hops = (
+            2 * kv_heads * (2 * self.element_bytes * (r - 1) + accumulator * np.where(r > 1, r, 0))
+        )
         result: FloatArray = self.tp * self.model.num_layers * row_elements * (inner + hops)
         return result
 

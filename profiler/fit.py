@@ -8,6 +8,8 @@ from reweighting: the sum of absolute relative errors is minimised, so a few dis
 do not move the fit. It does not measure and does not extrapolate on its own: `half_rows` stays
 below the largest call measured, since beyond it the data cannot tell it from a slower rate.
 
+Kernels skip masked keys in whole blocks; the block is found by trying powers of two.
+
 Source: our choice of shape and method; HyDra publishes none.
 """
 
@@ -16,13 +18,17 @@ from itertools import combinations
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hydraplan.cost import CostFit, LinkFit, RateFit
+from hydraplan.cost import CostFit, LinkFit, RateFit, causal_waste
 from hydraplan.errors import InputError
 from hydraplan.files.profilefile import Measurement
 from hydraplan.model import FloatArray
 
+BoolArray = NDArray[np.bool_]
+
 REWEIGHTINGS = 50
+CAUSAL_BLOCKS_ROWS = (0.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0)
 SMALLEST_ERROR = 1e-4
 """Relative errors below this weigh the same; keeps the reweighting finite."""
 
@@ -32,12 +38,12 @@ class Component(NamedTuple):
 
     component: Literal["attention", "linear", "memory", "all_to_all", "p2p"]
     direction: Literal["forward", "backward", "input", "weight", "send"]
-    formula: Literal["saturating", "rate", "bandwidth", "link"]
+    formula: Literal["attention", "rate", "bandwidth", "link"]
 
 
 COMPONENTS = {
-    "attention_forward": Component("attention", "forward", "saturating"),
-    "attention_backward": Component("attention", "backward", "saturating"),
+    "attention_forward": Component("attention", "forward", "attention"),
+    "attention_backward": Component("attention", "backward", "attention"),
     "linear_forward": Component("linear", "forward", "rate"),
     "linear_input": Component("linear", "input", "rate"),
     "linear_weight": Component("linear", "weight", "rate"),
@@ -100,26 +106,54 @@ def _non_negative(relative: FloatArray, weight: FloatArray, needed: Sequence[int
     return best
 
 
-def fit_rate(
-    flops: FloatArray, rows: FloatArray, measured_s: FloatArray, saturating: bool
+def fit_rate(flops: FloatArray, measured_s: FloatArray) -> RateFit:
+    """Fit call_s and flops_per_s; arrays of shape (num_points,)."""
+    found = least_relative_error([np.ones(len(flops)), flops], measured_s, [1])
+    rate = RateFit(call_s=float(found[0]), flops_per_s=1 / float(found[1]))
+    error = np.abs(rate_s(rate, flops) - measured_s) / measured_s
+    return rate.model_copy(update={"relative_error": float(np.median(error))})
+
+
+def fit_attention(
+    flops: FloatArray, rows: FloatArray, is_causal: BoolArray, measured_s: FloatArray
 ) -> RateFit:
-    """Fit call_s, flops_per_s and, if `saturating`, half_rows; arrays of shape (num_points,).
+    """Fit all coefficients of attention calls; arrays of shape (num_points,).
+
+    The block is the one of `CAUSAL_BLOCKS_ROWS` with the least sum of relative errors.
+    """
+    fits = [
+        _fit_with_block(flops, rows, is_causal, measured_s, block) for block in CAUSAL_BLOCKS_ROWS
+    ]
+    errors = [
+        np.abs(attention_call_s(rate, flops, rows, is_causal) - measured_s) / measured_s
+        for rate in fits
+    ]
+    best = min(range(len(fits)), key=lambda i: float(errors[i].sum()))
+    return fits[best].model_copy(update={"relative_error": float(np.median(errors[best]))})
+
+
+def _fit_with_block(
+    flops: FloatArray,
+    rows: FloatArray,
+    is_causal: BoolArray,
+    measured_s: FloatArray,
+    block_rows: float,
+) -> RateFit:
+    """Fit the linear coefficients under a given block.
 
     `half_rows` is written as a mix of two rates, one at half_rows 0 and one at the largest
     call, which keeps it between them.
     """
-    columns = [np.ones(len(flops)), flops]
-    limit = float(rows.max()) if saturating else 0.0
-    if saturating:
-        columns.append(flops * (1 + limit / rows))
-    found = least_relative_error(columns, measured_s, range(1, len(columns)))
-    slow = float(found[2]) if saturating else 0.0
-    per_flop = float(found[1]) + slow
-    rate = RateFit(
-        call_s=float(found[0]), flops_per_s=1 / per_flop, half_rows=limit * slow / per_flop
+    work = flops * np.where(is_causal, causal_waste(rows, block_rows), 1.0)
+    limit = float(rows.max())
+    columns = [np.ones(len(flops)), work, work * (1 + limit / rows)]
+    call_s, fast, slow = (float(x) for x in least_relative_error(columns, measured_s, [1, 2]))
+    return RateFit(
+        call_s=call_s,
+        flops_per_s=1 / (fast + slow),
+        half_rows=limit * slow / (fast + slow),
+        causal_block_rows=block_rows,
     )
-    error = np.abs(rate_s(rate, flops, rows) - measured_s) / measured_s
-    return rate.model_copy(update={"relative_error": float(np.median(error))})
 
 
 def fit_link(moved_bytes: FloatArray, measured_s: FloatArray) -> LinkFit:
@@ -130,9 +164,18 @@ def fit_link(moved_bytes: FloatArray, measured_s: FloatArray) -> LinkFit:
     return link.model_copy(update={"relative_error": float(np.median(error))})
 
 
-def rate_s(rate: RateFit, flops: FloatArray, rows: FloatArray) -> FloatArray:
-    """Seconds the fit predicts for calls of `flops` and `rows`, shape (num_points,)."""
-    result: FloatArray = rate.call_s + flops / rate.flops_per_s * (1 + rate.half_rows / rows)
+def rate_s(rate: RateFit, flops: FloatArray) -> FloatArray:
+    """Seconds the fit predicts for linear calls of `flops`, shape (num_points,)."""
+    result: FloatArray = rate.call_s + flops / rate.flops_per_s
+    return result
+
+
+def attention_call_s(
+    rate: RateFit, flops: FloatArray, rows: FloatArray, is_causal: BoolArray
+) -> FloatArray:
+    """Seconds the fit predicts for attention calls; `rows` is their smaller side."""
+    work = flops * np.where(is_causal, causal_waste(rows, rate.causal_block_rows), 1.0)
+    result: FloatArray = rate.call_s + work / rate.flops_per_s * (1 + rate.half_rows / rows)
     return result
 
 
@@ -155,34 +198,41 @@ def fit_component(name: str, rows: Sequence[Measurement]) -> RateFit | LinkFit |
     `CostModel.attention_s`, where a ring step of half a shard counts as such.
     """
     points = rows_of(name, rows)
-    seconds, flops, moved, call_rows = _arrays(points)
+    seconds, flops, moved = (_column(points, f) for f in ("median_s", "flops", "bytes"))
     match COMPONENTS[name].formula:
+        case "attention":
+            return fit_attention(flops, _call_rows(points), _is_causal(points), seconds)
+        case "rate":
+            return fit_rate(flops, seconds)
         case "link":
             return fit_link(moved, seconds)
         case "bandwidth":
             return float(np.median(moved / seconds))
-        case formula:
-            return fit_rate(flops, call_rows, seconds, formula == "saturating")
 
 
 def predicted_s(fit: CostFit, name: str, points: Sequence[Measurement]) -> FloatArray:
     """Seconds that `fit` predicts for measurements of the coefficient `name`."""
-    _, flops, moved, call_rows = _arrays(points)
-    match getattr(fit, name):
-        case RateFit() as rate:
-            return rate_s(rate, flops, call_rows)
-        case LinkFit() as link:
-            return link_s(link, moved)
-        case bytes_per_s:
-            result: FloatArray = moved / bytes_per_s
+    flops, moved = _column(points, "flops"), _column(points, "bytes")
+    coefficient = getattr(fit, name)
+    match COMPONENTS[name].formula:
+        case "attention":
+            return attention_call_s(coefficient, flops, _call_rows(points), _is_causal(points))
+        case "rate":
+            return rate_s(coefficient, flops)
+        case "link":
+            return link_s(coefficient, moved)
+        case "bandwidth":
+            result: FloatArray = moved / coefficient
             return result
 
 
-def _arrays(points: Sequence[Measurement]) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Columns median_s, flops, bytes and rows of the call."""
-    return (
-        np.array([p.median_s for p in points], float),
-        np.array([p.flops for p in points], float),
-        np.array([p.bytes for p in points], float),
-        np.array([min(p.query_rows, p.key_rows) or p.query_rows for p in points], float),
-    )
+def _column(points: Sequence[Measurement], name: str) -> FloatArray:
+    return np.array([getattr(p, name) for p in points], float)
+
+
+def _call_rows(points: Sequence[Measurement]) -> FloatArray:
+    return np.array([min(p.query_rows, p.key_rows) for p in points], float)
+
+
+def _is_causal(points: Sequence[Measurement]) -> BoolArray:
+    return np.array([p.causal for p in points], bool)

@@ -67,8 +67,8 @@ def cpu_timer(run: Run) -> float:
 
 def cuda_timer(run: Run) -> float:
     """Seconds of one call between two events on the current stream."""
-    start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     start.record()
     run()
     end.record()

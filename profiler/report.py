@@ -81,7 +81,9 @@ def _coefficient(fit: RateFit | LinkFit | float) -> str:
     match fit:
         case RateFit():
             half = f", half at {fit.half_rows:.0f} rows" if fit.half_rows else ""
-            return f"{fit.flops_per_s / 1e9:,.1f} GFLOP/s{half}, call {fit.call_s * 1e6:.1f} us"
+            block = f", causal block {fit.causal_block_rows:.0f}" if fit.causal_block_rows else ""
+            rate = f"{fit.flops_per_s / 1e9:,.1f} GFLOP/s"
+            return f"{rate}{half}{block}, call {fit.call_s * 1e6:.1f} us"
         case LinkFit():
             return f"{fit.bytes_per_s / 1e9:,.2f} GB/s, latency {fit.latency_s * 1e6:.1f} us"
         case _:
