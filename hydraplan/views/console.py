@@ -8,15 +8,18 @@ go to stderr, progress only where that is a terminal. Everything reads without c
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
+from typing import TypeVar
 
 from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
+
+T = TypeVar("T")
 
 SCHEMA_VERSION = 1
 """First entry of every object that a command prints under `--json`."""
@@ -59,7 +62,10 @@ def print_table(
         table.add_row(*(Text(cell(value)) for value in row))
     if title:
         emit(title)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    with console.capture() as drawn:
+        console.print(table)
+    emit("\n".join(line.rstrip() for line in drawn.get().splitlines()))
     if caption:
         emit(caption)
 
@@ -87,6 +93,13 @@ def progress(text: str, total: float | None = None) -> Iterator[Callable[[float]
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(text, total=total)
         yield lambda step: bar.advance(task, step)
+
+
+def counted(items: Iterable[T], advance: Callable[[float], None]) -> Iterator[T]:
+    """The same items, advancing a progress bar after each."""
+    for item in items:
+        yield item
+        advance(1)
 
 
 def _is_number(value: object) -> bool:

@@ -1,0 +1,66 @@
+"""`hydraplan doctor`: it tries things, says why they fail, and knows what planning needs."""
+
+import importlib
+import json
+
+import pytest
+
+from hydraplan.cli.app import run
+
+
+@pytest.fixture
+def without(monkeypatch):
+    real = importlib.import_module
+
+    def hide(*names):
+        def imported(name, package=None):
+            if name in names:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            return real(name, package)
+
+        monkeypatch.setattr(importlib, "import_module", imported)
+
+    return hide
+
+
+def findings(capsys):
+    found = json.loads(capsys.readouterr().out)
+    return found["can_plan"], {f["part"]: f for f in found["findings"]}
+
+
+def test_this_machine_can_plan_and_open_gloo(capsys):
+    assert run(["doctor", "--json"]) == 0
+    can_plan, found = findings(capsys)
+    assert can_plan
+    for part in ("python", "numpy", "pyarrow", "numba", "torch", "gloo", "numba cache"):
+        assert found[part]["state"] == "ok", found[part]
+    assert any(part.startswith("kernel ") for part in found)
+    assert {"cores", "memory", "open files", "CUDA"} < set(found)
+
+
+def test_without_torch_planning_still_works(capsys, without):
+    without("torch")
+    assert run(["doctor", "--json"]) == 0
+    can_plan, found = findings(capsys)
+    assert can_plan
+    assert found["torch"]["state"] == "absent"
+    assert "gloo" not in found
+
+
+def test_without_numba_the_answer_is_exit_3_and_names_it(capsys, without):
+    without("numba")
+    assert run(["doctor"]) == 3
+    out, err = capsys.readouterr()
+    assert "No module named 'numba'" in out
+    assert err.startswith("error: planning does not work here: numba\n\nhint: pip install")
+
+
+def test_a_cache_that_cannot_be_written_is_told(capsys, monkeypatch):
+    def refuse(_function):
+        raise RuntimeError("cannot cache function '_probe': no locator available")
+
+    monkeypatch.setattr("hydraplan.planner.compiled.compiled", refuse)
+    assert run(["doctor", "--json"]) == 3
+    can_plan, found = findings(capsys)
+    assert not can_plan
+    assert "no locator available" in found["numba cache"]["detail"]
