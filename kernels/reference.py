@@ -1,0 +1,138 @@
+"""Naive causal attention: the oracle of `verify` and the tests, and a kernel of last resort.
+
+`reference_attention` is plain torch under autograd. `forward` and `backward` spell the same
+mathematics out for packed segments, for devices and types that no fused kernel serves. Both
+go over blocks of query rows, so that scores of a long sequence never exist at once. Written
+for clarity, not speed.
+
+T query rows, S key rows, G KV heads, M query heads of each, H = G * M, D head_dim.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from hydraplan.kernels.merge import accumulator_dtype
+
+MAX_SCORES = 2**22
+"""Scores that exist at once, over all heads; 32 MiB in float64. Our choice."""
+
+
+def reference_attention(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor) -> Tensor:
+    """Causal attention of one sequence, scale 1 / sqrt(D); shape (T, H, D), differentiable."""
+    rows, heads, _ = q_THD.shape
+    step = max(1, MAX_SCORES // max(1, heads * rows))
+    blocks = [
+        checkpoint(
+            _attend_block, q_THD[a : a + step], k_TGD[: a + step], v_TGD[: a + step],
+            use_reentrant=False,
+        )
+        for a in range(0, rows, step)
+    ]  # fmt: skip
+    return torch.cat([q_THD[:0], *blocks])
+
+
+def _attend_block(q_THD: Tensor, k_SGD: Tensor, v_SGD: Tensor) -> Tensor:
+    """Last T of S rows attend to the S rows before them and to themselves."""
+    rows, heads, width = q_THD.shape
+    q_TGMD = q_THD.view(rows, k_SGD.shape[1], heads // k_SGD.shape[1], width)
+    score_GMTS = torch.einsum("tgmd,sgd->gmts", q_TGMD, k_SGD) / width**0.5
+    visible_TS = _visible(rows, len(k_SGD), len(k_SGD) - rows, q_THD.device)
+    share_GMTS = score_GMTS.masked_fill(~visible_TS, -torch.inf).softmax(-1)
+    return torch.einsum("gmts,sgd->tgmd", share_GMTS, v_SGD).reshape(rows, heads, width)
+
+
+def forward(
+    q_THD: Tensor,
+    k_SGD: Tensor,
+    v_SGD: Tensor,
+    cu_q: Sequence[int],
+    cu_k: Sequence[int],
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Attention of every packed segment; output (T, H, D) and lse (H, T), as `cpu.forward`."""
+    wide = accumulator_dtype(q_THD.dtype)
+    rows, heads = q_THD.shape[:2]
+    groups = k_SGD.shape[1]
+    out_THD = torch.zeros_like(q_THD)
+    lse_HT = q_THD.new_full((heads, rows), -torch.inf, dtype=wide)
+    for q_rows, k_rows, skipped in _blocks(cu_q, cu_k, heads, causal):
+        q_TGMD = q_THD[q_rows].to(wide).unflatten(1, (groups, heads // groups))
+        score_GMTS = _scores(q_TGMD, k_SGD[k_rows].to(wide), skipped, scale)
+        lse_GMT = score_GMTS.logsumexp(-1)
+        share_GMTS = torch.exp(score_GMTS - lse_GMT[..., None])
+        out_TGMD = torch.einsum("gmts,sgd->tgmd", share_GMTS, v_SGD[k_rows].to(wide))
+        out_THD[q_rows] = out_TGMD.flatten(1, 2).to(q_THD.dtype)
+        lse_HT[:, q_rows] = lse_GMT.flatten(0, 1)
+    return out_THD, lse_HT
+
+
+def backward(
+    dout_THD: Tensor,
+    q_THD: Tensor,
+    k_SGD: Tensor,
+    v_SGD: Tensor,
+    out_THD: Tensor,
+    lse_HT: Tensor,
+    cu_q: Sequence[int],
+    cu_k: Sequence[int],
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v; `out_THD` and `lse_HT` are those over all keys, here or not."""
+    wide = accumulator_dtype(q_THD.dtype)
+    heads, groups = q_THD.shape[1], k_SGD.shape[1]
+    split = (groups, heads // groups)
+    dq, dk, dv = (torch.zeros_like(x, dtype=wide) for x in (q_THD, k_SGD, v_SGD))
+    for q_rows, k_rows, skipped in _blocks(cu_q, cu_k, heads, causal):
+        q_TGMD, dout_TGMD, out_TGMD = (
+            x[q_rows].to(wide).unflatten(1, split) for x in (q_THD, dout_THD, out_THD)
+        )
+        k, v = k_SGD[k_rows].to(wide), v_SGD[k_rows].to(wide)
+        lse_GMT1 = lse_HT[:, q_rows].to(wide).unflatten(0, split)[..., None]
+        share_GMTS = torch.exp(_scores(q_TGMD, k, skipped, scale) - lse_GMT1)
+        dv[k_rows] += torch.einsum("gmts,tgmd->sgd", share_GMTS, dout_TGMD)
+        delta_GMT1 = (dout_TGMD * out_TGMD).sum(-1).permute(1, 2, 0)[..., None]
+        dshare_GMTS = torch.einsum("tgmd,sgd->gmts", dout_TGMD, v)
+        dscore_GMTS = scale * share_GMTS * (dshare_GMTS - delta_GMT1)
+        dq[q_rows] = torch.einsum("gmts,sgd->tgmd", dscore_GMTS, k).flatten(1, 2)
+        dk[k_rows] += torch.einsum("gmts,tgmd->sgd", dscore_GMTS, q_TGMD)
+    return dq.to(q_THD.dtype), dk.to(k_SGD.dtype), dv.to(v_SGD.dtype)
+
+
+def _blocks(
+    cu_q: Sequence[int], cu_k: Sequence[int], heads: int, causal: bool
+) -> list[tuple[slice, slice, int | None]]:
+    """Query and key rows of every block; third, how many queries of its segment precede it.
+
+    The third is None where nothing is masked.
+    """
+    blocks: list[tuple[slice, slice, int | None]] = []
+    for (q0, q1), (k0, k1) in zip(pairwise(cu_q), pairwise(cu_k), strict=True):
+        assert not causal or q1 - q0 == k1 - k0, "a causal segment must be square"
+        if q1 == q0 or k1 == k0:
+            continue
+        step = max(1, MAX_SCORES // (heads * (k1 - k0)))
+        for a in range(q0, q1, step):
+            b = min(a + step, q1)
+            last = k0 + b - q0 if causal else k1
+            blocks.append((slice(a, b), slice(k0, last), a - q0 if causal else None))
+    return blocks
+
+
+def _scores(q_TGMD: Tensor, k_SGD: Tensor, skipped: int | None, scale: float) -> Tensor:
+    score_GMTS = torch.einsum("tgmd,sgd->gmts", q_TGMD, k_SGD) * scale
+    if skipped is None:
+        return score_GMTS
+    visible_TS = _visible(len(q_TGMD), len(k_SGD), skipped, q_TGMD.device)
+    return score_GMTS.masked_fill(~visible_TS, -torch.inf)
+
+
+def _visible(rows: int, keys: int, skipped: int, device: torch.device) -> Tensor:
+    """Whether query row t, `skipped` rows into the sequence, sees key s; shape (rows, keys)."""
+    row = torch.arange(skipped, skipped + rows, device=device)
+    return torch.arange(keys, device=device)[None, :] <= row[:, None]
