@@ -72,10 +72,7 @@ class Sequences:
         return len(self.sequence_id)
 
 
-_ARRAYS = (
-    "sequence_id",
-    "length_tokens",
-    "valid_tokens",
+PLACE_COLUMNS = (
     "microbatch",
     "order",
     "first_rank",
@@ -85,6 +82,9 @@ _ARRAYS = (
     "rank_tokens_max",
     "predicted_s",
 )
+"""What the planner decides of a row; everything else is given."""
+
+_ARRAYS = ("sequence_id", "length_tokens", "valid_tokens", *PLACE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)

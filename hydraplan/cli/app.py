@@ -14,14 +14,20 @@ from typing import Annotated, Any, cast
 import typer
 
 from hydraplan.cli.defaults import CONFIG_FILE, bind_environment, read_defaults
+from hydraplan.cli.doctor import doctor
 from hydraplan.cli.lengths import lengths
+from hydraplan.cli.plan import plan
 from hydraplan.cli.profile import profile
+from hydraplan.cli.validate import validate
 from hydraplan.errors import HydraplanError, InputError, MissingDependency
 from hydraplan.version import __version__
 
 COMMANDS = (
     lengths,
     profile,
+    doctor,
+    plan,
+    validate,
 )
 """In the order of `--help`; a new command adds its import above and a line here."""
 

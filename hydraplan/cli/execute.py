@@ -1,0 +1,71 @@
+"""`hydraplan execute`: run a plan, for real on local workers or under torchrun, or simulated."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hydraplan.cli import options as o
+
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="Megatron .idx with its .bin; default: generated token ids."),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=1, help="Longest wait of a worker for another, seconds.")
+]
+
+
+def execute(
+    plan: o.PlanFolder,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Use the plan's cost model, start no workers.")
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, help="Optimizer steps.  [default: every batch once]"),
+    ] = None,
+    seed: o.Seed = 0,
+    data: Data = None,
+    learning_rate: Annotated[
+        float, typer.Option("--learning-rate", min=0, help="Of AdamW.")
+    ] = 3e-4,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Run folder; without it nothing is kept.")
+    ] = None,
+    force: o.Force = False,
+    timeout: Timeout = 120.0,
+    json: o.Json = False,
+) -> None:
+    """Train with a plan on pp x ranks local processes, or as one worker under torchrun.
+
+    Example: hydraplan execute run.plan --steps 3 -o first.run
+    """
+    from hydraplan.views import console
+    from hydraplan.views.run_text import RUN_COLUMNS, run_caption, run_json, run_rows, run_title
+
+    if simulate:
+        from hydraplan.executor.simulate import simulate_run
+
+        run = simulate_run(plan, steps=steps, seed=seed, output=output, force=force)
+    else:
+        from hydraplan.executor.run import execute as execute_run
+
+        run = execute_run(
+            plan,
+            steps=steps,
+            seed=seed,
+            data=data,
+            output=output,
+            force=force,
+            learning_rate=learning_rate,
+            timeout_s=timeout,
+        )
+    if run is None:
+        return
+    if json:
+        console.emit_json(run_json(run))
+    else:
+        console.print_table(RUN_COLUMNS, run_rows(run), run_title(run), run_caption(run))
+    if output is not None:
+        console.note(f"wrote {output}")

@@ -1,0 +1,104 @@
+"""Options that several commands share, and the request they add up to."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from hydraplan.files.planfile import PlanHeader
+    from hydraplan.model import BatchPlan
+
+LengthsFile = Annotated[Path, typer.Argument(help="Parquet, Megatron .idx, or text, one a line.")]
+ProfileFile = Annotated[Path, typer.Option("--profile", help="Profile of the devices.")]
+PlanFolder = Annotated[Path, typer.Argument(help="Plan folder.")]
+Pp = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages.")]
+Ranks = Annotated[int, typer.Option("--ranks", min=1, help="Ranks of each stage's pool.")]
+Tp = Annotated[int, typer.Option("--tp", min=1, help="Devices of a rank.")]
+Cap = Annotated[
+    int, typer.Option("--max-tokens-per-rank", min=1, help="Cap on the rows of every slot.")
+]
+BatchSequences = Annotated[
+    int | None, typer.Option("--batch-sequences", min=1, help="Rows of a global batch.")
+]
+BatchTokens = Annotated[
+    int | None, typer.Option("--batch-tokens", min=1, help="Most tokens of a global batch.")
+]
+NumBatches = Annotated[
+    str, typer.Option("--num-batches", help="Batches from the start of the file, or 'all'.")
+]
+Pipeline = Annotated[str, typer.Option("--pipeline", help="Pipeline schedule: 1f1b.")]
+Microbatches = Annotated[
+    str, typer.Option("--microbatches", help="Microbatches of a batch, or 'auto'.")
+]
+OnOverlong = Annotated[
+    Literal["error", "skip", "truncate"],
+    typer.Option("--on-overlong", help="What to do with a row that no degree can hold."),
+]
+Unit = Annotated[
+    Literal["sequences", "documents"], typer.Option("--unit", help="What a row of an .idx is.")
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of anything random.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+
+
+def request_plan(
+    lengths: Path,
+    profile: Path,
+    *,
+    unit: Literal["sequences", "documents"],
+    pp: int,
+    ranks: int,
+    tp: int,
+    max_tokens_per_rank: int,
+    batch_sequences: int | None,
+    batch_tokens: int | None,
+    num_batches: str,
+    strategy: str,
+    pipeline: str,
+    microbatches: str,
+    microbatch_order: str | None,
+    on_overlong: Literal["error", "skip", "truncate"],
+    seed: int,
+) -> "tuple[PlanHeader, Iterator[BatchPlan]]":
+    """Read the inputs and ask the planner; batches are planned as they are taken."""
+    from hydraplan.errors import InputError
+    from hydraplan.files.lengths import read_lengths
+    from hydraplan.files.planfile import PlanOptions
+    from hydraplan.files.profilefile import read_profile
+    from hydraplan.planner.placement.strategies import STRATEGIES
+    from hydraplan.planner.plan import plan
+
+    if (batch_sequences is None) == (batch_tokens is None):
+        raise InputError("give exactly one of --batch-sequences and --batch-tokens")
+    if strategy not in STRATEGIES:
+        raise InputError(f"unknown strategy {strategy!r}", f"known: {', '.join(STRATEGIES)}")
+    options = PlanOptions(
+        pp=pp,
+        ranks=ranks,
+        tp=tp,
+        max_tokens_per_rank=max_tokens_per_rank,
+        batch_sequences=batch_sequences,
+        batch_tokens=batch_tokens,
+        strategy=strategy,
+        pipeline=pipeline,
+        microbatches=_count(microbatches, "--microbatches", "auto"),
+        microbatch_order=microbatch_order or STRATEGIES[strategy].default_order,
+        on_overlong=on_overlong,
+        seed=seed,
+    )
+    count = _count(num_batches, "--num-batches", "all")
+    return plan(read_lengths(lengths, unit), read_profile(profile), options, count)
+
+
+def _count(text: str, option: str, word: str) -> int | None:
+    """A positive whole number, or None for the word that leaves it open."""
+    from hydraplan.errors import InputError
+
+    if text == word:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise InputError(f"{option} {text!r} is neither a positive whole number nor {word!r}")
+    return int(text)

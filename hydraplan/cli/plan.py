@@ -1,0 +1,72 @@
+"""`hydraplan plan`: lengths and a profile in, a plan folder out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hydraplan.cli import options as o
+
+
+def plan(
+    lengths: o.LengthsFile,
+    profile: o.ProfileFile,
+    ranks: o.Ranks,
+    max_tokens_per_rank: o.Cap,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Plan folder to write.")],
+    pp: o.Pp = 1,
+    tp: o.Tp = 1,
+    batch_sequences: o.BatchSequences = None,
+    batch_tokens: o.BatchTokens = None,
+    num_batches: o.NumBatches = "1",
+    strategy: Annotated[str, typer.Option("--strategy", help="hydra or memory-ffd.")] = "hydra",
+    pipeline: o.Pipeline = "1f1b",
+    microbatches: o.Microbatches = "auto",
+    microbatch_order: Annotated[
+        str | None,
+        typer.Option(help="as-built, long-first, sandwich or auto (default for hydra)."),
+    ] = None,
+    on_overlong: o.OnOverlong = "error",
+    unit: o.Unit = "sequences",
+    seed: o.Seed = 0,
+    force: o.Force = False,
+    json: o.Json = False,
+) -> None:
+    """Give every sequence of every batch its degree, its ranks and its microbatch.
+
+    Example: hydraplan plan lengths.parquet --profile h100.profile.parquet --pp 4 --ranks 32
+    --max-tokens-per-rank 8192 --batch-sequences 512 -o run.plan
+    """
+    from hydraplan.files.parquet import refuse_existing
+    from hydraplan.files.planfile import open_plan, read_batch, write_plan
+    from hydraplan.views import console
+    from hydraplan.views.plan_text import batch_object, print_plan
+
+    refuse_existing(output, force)
+    header, batches = o.request_plan(
+        lengths,
+        profile,
+        unit=unit,
+        pp=pp,
+        ranks=ranks,
+        tp=tp,
+        max_tokens_per_rank=max_tokens_per_rank,
+        batch_sequences=batch_sequences,
+        batch_tokens=batch_tokens,
+        num_batches=num_batches,
+        strategy=strategy,
+        pipeline=pipeline,
+        microbatches=microbatches,
+        microbatch_order=microbatch_order,
+        on_overlong=on_overlong,
+        seed=seed,
+    )
+    with console.progress("planning", header.num_batches) as advance:
+        write_plan(output, header, console.counted(batches, advance))
+    written = open_plan(output)
+    planned = [read_batch(written, i) for i in range(header.num_batches)]
+    if json:
+        console.emit_json({"plan": output, "batches": [batch_object(b) for b in planned]})
+    else:
+        print_plan(header, planned)
+    console.note(f"wrote {output}")

@@ -1,0 +1,55 @@
+"""`hydraplan verify`: does a plan train like one process would?"""
+
+from typing import Annotated, Literal
+
+import typer
+
+from hydraplan.cli import options as o
+from hydraplan.cli.execute import Data, Timeout
+
+
+def verify(
+    plan: o.PlanFolder,
+    batch: Annotated[int, typer.Option("--batch", min=0, help="Batch of the plan.")] = 0,
+    dtype: Annotated[
+        Literal["float64", "float32"], typer.Option("--dtype", help="Precision of the workers.")
+    ] = "float64",
+    seed: o.Seed = 0,
+    data: Data = None,
+    timeout: Timeout = 120.0,
+    json: o.Json = False,
+) -> None:
+    """Compare loss and gradients of a planned batch with one float64 process.
+
+    The workers run the code of execute; the other side runs the whole model with naive
+    attention. Exit 0 if both errors are within the limit of the dtype, 1 if not.
+    """
+    from hydraplan.errors import RunFailed
+    from hydraplan.executor.verify import verify as verify_plan
+    from hydraplan.views import console
+
+    verdict = verify_plan(
+        plan, batch=batch, dtype=dtype, seed=seed, data=data, timeout_s=timeout
+    )
+    if json:
+        console.emit_json(verdict.as_dict())
+    else:
+        degrees = ", ".join(f"{count} of degree {d}" for d, count in verdict.degrees.items())
+        console.print_table(
+            ["", "value"],
+            [
+                ["loss", f"{verdict.loss:.12g}"],
+                ["reference loss", f"{verdict.reference_loss:.12g}"],
+                ["loss error", f"{verdict.loss_error:.2e}"],
+                ["largest gradient error", f"{verdict.max_gradient_error:.2e}"],
+                ["in", verdict.worst_parameter],
+                ["limit", f"{verdict.limit:.0e}"],
+            ],
+            f"{plan}, batch {batch} in {dtype}: {verdict.num_sequences} sequences ({degrees})",
+        )
+    if not verdict.is_within:
+        raise RunFailed(
+            f"{plan}, batch {batch}: loss error {verdict.loss_error:.2e}, gradient error"
+            f" {verdict.max_gradient_error:.2e} in {verdict.worst_parameter}, the limit in {dtype}"
+            f" is {verdict.limit:.0e}"
+        )
