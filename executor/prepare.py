@@ -1,0 +1,83 @@
+"""What is settled before any worker starts: the plan is valid, fresh, and one this runs.
+
+The batches a run visits are read here, so that forked workers share them; nothing that can
+be refused is left for the first step.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydraplan.errors import InputError
+from hydraplan.executor.data import Tokens, check_ids, count_labels, generated_tokens, indexed_tokens
+from hydraplan.executor.valid import check_runnable, read_valid_batch
+from hydraplan.files.planfile import PlanHeader, open_plan
+from hydraplan.files.runfile import plan_digest
+from hydraplan.model import BatchPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything the workers of a run need to know."""
+
+    header: PlanHeader
+    digest: str
+    batches: tuple[BatchPlan, ...]
+    tokens: Tokens
+    data: str
+    seed: int
+    dtype: str
+    timeout_s: float
+
+    @property
+    def layers(self) -> list[int]:
+        """Decoder layers of each stage."""
+        return [sum(chunks) for chunks in self.header.layers]
+
+
+def prepare(
+    path: Path,
+    batches: Iterable[int],
+    *,
+    data: Path | None,
+    seed: int,
+    dtype: str | None,
+    timeout_s: float,
+) -> Job:
+    """Open a plan and check everything about the named batches that can be checked.
+
+    Args:
+        data: `.idx` or `.bin` of a Megatron dataset; None generates ids from the seed.
+        dtype: Compute dtype instead of the model's.
+
+    Raises:
+        InvalidPlan: The plan breaks an invariant.
+        StalePlan: The data's lengths are not those the plan was made from.
+        InputError: The plan asks for what the executor does not do, or ids do not fit.
+    """
+    plan = open_plan(path)
+    header = plan.header
+    if header.options.tp != 1:
+        raise InputError(
+            f"{path} is for tp {header.options.tp}, real execution runs tp 1",
+            "plan with --tp 1, or use execute --simulate",
+        )
+    read = tuple(read_valid_batch(plan, i) for i in batches)
+    for batch in read:
+        check_runnable(path, batch)
+        count_labels(batch.sequences.placed(), batch.batch)
+    tokens = generated_tokens(seed, header.model.vocab_size)
+    if data is not None:
+        tokens = indexed_tokens(data, header)
+        placed = [batch.sequences.placed() for batch in read]
+        check_ids(tokens, placed, header.model.vocab_size, data.with_suffix(".bin"))
+    return Job(
+        header=header,
+        digest=plan_digest(plan),
+        batches=read,
+        tokens=tokens,
+        data="generated" if data is None else data.name,
+        seed=seed,
+        dtype=dtype or header.model.dtype,
+        timeout_s=timeout_s,
+    )

@@ -1,0 +1,150 @@
+"""The step loop: each step runs one batch of the plan on all workers and is recorded.
+
+Steps walk through the plan's batches and begin again after the last. Rank 0 keeps the run
+folder. Before the first step all workers prove that they hold the same plan.
+"""
+
+import math
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from hydraplan.errors import RunFailed, StalePlan
+from hydraplan.executor.data import count_labels, load_slot
+from hydraplan.executor.folder import run_folder
+from hydraplan.executor.groups import World, create_groups, inner_ranges
+from hydraplan.executor.launch import run_workers
+from hydraplan.executor.prepare import Job, prepare
+from hydraplan.executor.record import collect
+from hydraplan.executor.stage import build_stage
+from hydraplan.executor.step import Worker, run_batch
+from hydraplan.files.parquet import refuse_existing
+from hydraplan.files.planfile import open_plan
+from hydraplan.files.runfile import Run, RunHeader, Step, append_step, create_run, open_run
+from hydraplan.kernels.attention import choose_kernel
+from hydraplan.kernels.packing import rank_layout
+from hydraplan.model import BatchPlan, Timeline
+from hydraplan.version import __version__
+from hydraplan.views.console import note
+
+DEVICE = "cpu"
+"""What real execution runs on so far."""
+
+
+def execute(
+    path: Path,
+    *,
+    steps: int | None,
+    seed: int,
+    data: Path | None,
+    output: Path | None,
+    force: bool,
+    learning_rate: float,
+    timeout_s: float,
+) -> Run | None:
+    """Train `steps` steps (default: every batch once) and return the run.
+
+    Without `output` the run folder is gone when this returns. Under torchrun only rank 0
+    returns a run, the others None.
+
+    Raises:
+        HydraplanError: Whatever `prepare` refuses, or `RunFailed` when a worker ends early.
+    """
+    if output is not None:
+        refuse_existing(output, force)
+    num_batches = open_plan(path).header.num_batches
+    num_steps = num_batches if steps is None else steps
+    visited = range(min(num_steps, num_batches))
+    job = prepare(path, visited, data=data, seed=seed, dtype=None, timeout_s=timeout_s)
+    header = RunHeader(
+        tool_version=__version__,
+        mode="measured",
+        device=DEVICE,
+        dtype=job.dtype,
+        plan_name=path.name,
+        plan_digest=job.digest,
+        plan=job.header,
+        steps=num_steps,
+        seed=seed,
+        learning_rate=learning_rate,
+        data=job.data,
+    )
+    with run_folder(output) as folder:
+
+        def entry(world: World) -> None:
+            _train(world, job, header, folder)
+
+        options = job.header.options
+        reports = run_workers(entry, options.pp, options.ranks, timeout_s)
+        return open_run(folder) if reports else None
+
+
+def set_up(world: World, job: Job) -> Worker:
+    """Check that all workers hold the same plan, create groups and weights."""
+    _agree(world, job.digest)
+    placed = [batch.sequences.placed() for batch in job.batches]
+    groups = create_groups(world, inner_ranges(placed), job.timeout_s)
+    compute = getattr(torch, job.dtype)
+    stage = build_stage(job.header.model, job.layers, world.stage, job.seed, compute)
+    kernel = choose_kernel(torch.device(DEVICE), compute)
+    local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return Worker(groups, stage, kernel, local_size == os.environ.get("WORLD_SIZE"))
+
+
+def run_step(worker: Worker, job: Job, batch: BatchPlan) -> tuple[Timeline, float] | None:
+    """Forward and backward of one batch; op times and loss on rank 0, gradients on all."""
+    world = worker.groups.world
+    placed = batch.sequences.placed()
+    slots = [
+        load_slot(rank_layout(placed, m, world.lane), placed, job.tokens)
+        for m in range(batch.num_microbatches)
+    ]
+    valid_tokens = count_labels(placed, batch.batch)
+    result = run_batch(worker, batch.schedule[world.stage], slots, valid_tokens)
+    return collect(world, batch.schedule, result)
+
+
+def _train(world: World, job: Job, header: RunHeader, folder: Path) -> None:
+    worker = set_up(world, job)
+    assert header.learning_rate is not None
+    weights = list(worker.stage.weights.values())
+    optimizer = torch.optim.AdamW(weights, lr=header.learning_rate)
+    if world.rank == 0:
+        create_run(folder, header)
+    for step in range(header.steps):
+        batch = job.batches[step % len(job.batches)]
+        optimizer.zero_grad(set_to_none=True)
+        measured = run_step(worker, job, batch)
+        if measured is not None:
+            _record(folder, header, step, batch, *measured)
+        optimizer.step()
+
+
+def _record(
+    folder: Path, header: RunHeader, step: int, batch: BatchPlan, timeline: Timeline, loss: float
+) -> None:
+    if not math.isfinite(loss):
+        raise RunFailed(
+            f"the loss of step {step} (batch {batch.batch}) is {loss}",
+            "lower --learning-rate; the steps before it are kept",
+        )
+    placed = batch.sequences.placed()
+    tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
+    append_step(folder, Step(step, batch.batch, tokens, valid, loss, timeline))
+    note(f"step {step + 1}/{header.steps}: loss {loss:.6g}")
+
+
+def _agree(world: World, digest: str) -> None:
+    """All workers must hold the same plan."""
+    mine = torch.frombuffer(bytearray.fromhex(digest), dtype=torch.uint8)
+    all_digests = [torch.empty_like(mine) for _ in range(world.pp * world.ranks)]
+    dist.all_gather(all_digests, mine)
+    for rank, other in enumerate(all_digests):
+        if not torch.equal(other, all_digests[0]):
+            first, found = (bytes(d.tolist()).hex()[:16] for d in (all_digests[0], other))
+            raise StalePlan(
+                f"{world.describe(rank)} holds a plan with digest {found}, rank 0 one with {first}",
+                "give every host the same plan folder",
+            )

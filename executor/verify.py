@@ -1,0 +1,172 @@
+"""Loss and gradients of one planned batch against one plain float64 process.
+
+The workers run the very code of `execute` for one forward and backward; lane 0 of each stage
+leaves its summed gradients as `.npy` files. The other side is the whole model in this
+process: one sequence at a time, naive attention, labels by shifting, no packing, no stages,
+no groups. Both start from the same weights, rounded to the workers' precision.
+"""
+
+import math
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from hydraplan.errors import InputError
+from hydraplan.executor.data import count_labels
+from hydraplan.executor.decoder import (
+    Weights,
+    decoder_layer,
+    embed,
+    head_logits,
+    initial_weights,
+    rotary_angles,
+    weight_shapes,
+)
+from hydraplan.executor.groups import World
+from hydraplan.executor.launch import run_workers, under_torchrun
+from hydraplan.executor.prepare import Job, prepare
+from hydraplan.executor.run import run_step, set_up
+from hydraplan.kernels.reference import reference_attention
+from hydraplan.model import FloatArray, Sequences
+
+LIMITS = {"float64": 1e-10, "float32": 2e-5}
+"""Largest loss and gradient error that counts as equal, by compute dtype."""
+
+ZERO_SHARE = 1e-12
+"""A reference gradient below this share of the whole gradient's norm is zero but for rounding."""
+
+Gradients = dict[str, FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `verify` says; errors are relative, `degrees` counts sequences by degree."""
+
+    loss: float
+    reference_loss: float
+    loss_error: float
+    max_gradient_error: float
+    worst_parameter: str
+    limit: float
+    dtype: str
+    batch: int
+    num_sequences: int
+    degrees: dict[int, int]
+
+    @property
+    def is_within(self) -> bool:
+        """Whether both errors are within the limit; what is not finite is not."""
+        return self.loss_error <= self.limit and self.max_gradient_error <= self.limit
+
+    def as_dict(self) -> dict[str, object]:
+        """Fields and `within`, for `--json`."""
+        return {**asdict(self), "within": self.is_within}
+
+
+def verify(
+    path: Path, *, batch: int, dtype: str, seed: int, data: Path | None, timeout_s: float
+) -> Verdict:
+    """Run one batch of a plan on its workers and compare with the reference.
+
+    Raises:
+        HydraplanError: What `prepare` refuses, or `RunFailed` when a worker ends early.
+    """
+    if under_torchrun():
+        raise InputError("verify starts its own workers", "run it without torchrun")
+    job = prepare(path, [batch], data=data, seed=seed, dtype=dtype, timeout_s=timeout_s)
+    loss, gradients = planned_gradients(job)
+    placed = job.batches[0].sequences.placed()
+    reference_loss, reference = reference_gradients(job, placed)
+    errors = gradient_errors(gradients, reference)
+    worst = max(errors, key=lambda name: errors[name])
+    sizes, counts = np.unique(placed.degree, return_counts=True)
+    return Verdict(
+        loss=loss,
+        reference_loss=reference_loss,
+        loss_error=abs(loss - reference_loss) / abs(reference_loss),
+        max_gradient_error=errors[worst],
+        worst_parameter=worst,
+        limit=LIMITS[dtype],
+        dtype=dtype,
+        batch=batch,
+        num_sequences=len(placed),
+        degrees=dict(zip(sizes.tolist(), counts.tolist(), strict=True)),
+    )
+
+
+def planned_gradients(job: Job) -> tuple[float, Gradients]:
+    """Loss and summed gradients of the job's first batch, from its workers."""
+    with tempfile.TemporaryDirectory(prefix="hydraplan-") as name:
+        folder = Path(name)
+
+        def entry(world: World) -> None:
+            worker = set_up(world, job)
+            measured = run_step(worker, job, job.batches[0])
+            if measured is not None:
+                np.save(folder / "loss.npy", np.array(measured[1]), allow_pickle=False)
+            if world.lane == 0:
+                for weight_name, weight in worker.stage.weights.items():
+                    assert weight.grad is not None
+                    array = weight.grad.numpy()
+                    np.save(folder / f"{weight_name}.grad.npy", array, allow_pickle=False)
+
+        options = job.header.options
+        run_workers(entry, options.pp, options.ranks, job.timeout_s)
+        loss = float(np.load(folder / "loss.npy", allow_pickle=False))
+        gradients = {
+            file.name.removesuffix(".grad.npy"): np.load(file, allow_pickle=False).astype(float)
+            for file in sorted(folder.glob("*.grad.npy"))
+        }
+    return loss, gradients
+
+
+def reference_gradients(job: Job, placed: Sequences) -> tuple[float, Gradients]:
+    """Loss and gradients of the whole model in this process, in float64."""
+    model = job.header.model
+    shapes = weight_shapes(model, range(model.num_layers), True, True)
+    drawn = initial_weights(shapes, job.seed, getattr(torch, job.dtype))
+    weights = {n: w.detach().double().requires_grad_() for n, w in drawn.items()}
+    total = count_labels(placed, job.batches[0].batch)
+    losses = []
+    for sequence_id, length in zip(placed.sequence_id, placed.length_tokens, strict=True):
+        if length > 1:
+            ids = torch.from_numpy(job.tokens(int(sequence_id), int(length)))
+            loss = _sequence_loss(job, weights, ids) / total
+            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(float(loss.detach()))
+    gradients = {n: w.grad.numpy() for n, w in weights.items() if w.grad is not None}
+    return math.fsum(losses), gradients
+
+
+def _sequence_loss(job: Job, weights: Weights, ids_T: torch.Tensor) -> torch.Tensor:
+    """Sum of cross entropies of one whole sequence: row t predicts id t + 1."""
+    model = job.header.model
+    x_TC = embed(weights, ids_T, torch.float64)
+    rotary = rotary_angles(model, torch.arange(len(ids_T)), torch.float64)
+    for layer in range(model.num_layers):
+        x_TC = decoder_layer(weights, layer, model, x_TC, rotary, reference_attention)
+    logits = head_logits(weights, x_TC[:-1])
+    return functional.cross_entropy(logits, ids_T[1:], reduction="sum")
+
+
+def gradient_errors(gradients: Gradients, reference: Gradients) -> dict[str, float]:
+    """||g - g0|| / ||g0|| of every parameter.
+
+    A g0 that is zero but for rounding (`ZERO_SHARE`; queries and keys of one-token sequences
+    have such gradients) has no direction to compare with; its error is taken relative to the
+    norm of the whole reference gradient.
+    """
+    assert gradients.keys() == reference.keys(), gradients.keys() ^ reference.keys()
+    norms = {name: float(np.linalg.norm(g0)) for name, g0 in reference.items()}
+    whole = math.hypot(*norms.values())
+    errors = {}
+    for name, g0 in reference.items():
+        scale = norms[name] if norms[name] > ZERO_SHARE * whole else whole
+        error = float(np.linalg.norm(gradients[name] - g0))
+        errors[name] = error / scale if error else 0.0
+    return errors
+
