@@ -14,20 +14,26 @@ from typing import Annotated, Any, cast
 import typer
 
 from hydraplan.cli.defaults import CONFIG_FILE, bind_environment, read_defaults
+from hydraplan.cli.demo import demo
 from hydraplan.cli.doctor import doctor
+from hydraplan.cli.execute import execute
 from hydraplan.cli.lengths import lengths
 from hydraplan.cli.plan import plan
 from hydraplan.cli.profile import profile
 from hydraplan.cli.validate import validate
+from hydraplan.cli.verify import verify
 from hydraplan.errors import HydraplanError, InputError, MissingDependency
 from hydraplan.version import __version__
 
 COMMANDS = (
+    demo,
     lengths,
     profile,
-    doctor,
     plan,
     validate,
+    execute,
+    verify,
+    doctor,
 )
 """In the order of `--help`; a new command adds its import above and a line here."""
 
