@@ -21,6 +21,9 @@ from hydraplan.profiler.measure import Call, Point
 
 LENGTHS_TOKENS = tuple(2**power for power in range(4, 18))
 RECTANGLE_TOKENS = LENGTHS_TOKENS[2::2]
+REFERENCE_TOKENS = 2048
+"""Longest sequence for the reference kernel, which holds the whole score matrix."""
+
 SEED = 20240607
 
 
@@ -37,7 +40,8 @@ def attention_points(
         for rows, keys in ((n, n // 2), (n // 2, n))
         for pair in sorted({heads[0], heads[-1]})
     ]
-    return [_point(model, kernel, device, *shape) for shape in shapes]
+    longest = REFERENCE_TOKENS if kernel.name == "reference" else LENGTHS_TOKENS[-1]
+    return [_point(model, kernel, device, *s) for s in shapes if max(s[:2]) <= longest]
 
 
 def attention_flops(

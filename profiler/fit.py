@@ -4,9 +4,10 @@ A call takes call_s + flops / flops_per_s * (1 + half_rows / rows), a message
 latency_s + bytes / bytes_per_s. Both are linear in non-negative coefficients of at most three
 columns, so the best fit is found exactly: try every set of columns that may be in use, solve
 ordinary least squares on it, keep the best that has no negative coefficient. Robustness comes
-from reweighting: the sum of absolute relative errors is minimised, so a few disturbed points
-do not move the fit. It does not measure and does not extrapolate on its own: `half_rows` stays
-below the largest call measured, since beyond it the data cannot tell it from a slower rate.
+from reweighting: the sum of |log(fit / measured)| is minimised, so a few disturbed points do
+not move the fit, and twice too fast counts as much as twice too slow. It does not measure and
+does not extrapolate on its own: `half_rows` stays below the largest call measured, since
+beyond it the data cannot tell it from a slower rate.
 
 Kernels skip masked keys in whole blocks; the block is found by trying powers of two.
 
@@ -30,7 +31,7 @@ BoolArray = NDArray[np.bool_]
 REWEIGHTINGS = 50
 CAUSAL_BLOCKS_ROWS = (0.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0)
 SMALLEST_ERROR = 1e-4
-"""Relative errors below this weigh the same; keeps the reweighting finite."""
+"""Errors below this weigh the same; keeps the reweighting finite."""
 
 
 class Component(NamedTuple):
@@ -54,10 +55,10 @@ COMPONENTS = {
 """Field of `CostFit` -> what it is fitted on."""
 
 
-def least_relative_error(
+def least_log_error(
     columns: Sequence[FloatArray], measured_s: FloatArray, needed: Sequence[int]
 ) -> FloatArray:
-    """Non-negative coefficients with the least sum of |fit - measured| / measured.
+    """Non-negative coefficients with the least sum of |log(fit / measured)| that was found.
 
     Args:
         columns: Terms of the model, each of shape (num_points,).
@@ -81,11 +82,16 @@ def least_relative_error(
     scale = relative.max(axis=0)
     relative = relative / scale
     weight = np.ones(len(measured_s))
+    best, best_error = np.zeros(len(columns)), np.inf
     for _ in range(REWEIGHTINGS):
         coefficients = _non_negative(relative, weight, needed)
-        error = np.abs(relative @ coefficients - 1)
-        weight = 1 / np.sqrt(np.maximum(error, SMALLEST_ERROR))
-    result: FloatArray = coefficients / scale
+        ratio = relative @ coefficients
+        error = np.abs(np.log(ratio))
+        if error.sum() < best_error:
+            best, best_error = coefficients, float(error.sum())
+        weight = np.sqrt(np.maximum(error, SMALLEST_ERROR))
+        weight /= np.maximum(np.abs(ratio - 1), SMALLEST_ERROR)
+    result: FloatArray = best / scale
     return result
 
 
@@ -108,7 +114,7 @@ def _non_negative(relative: FloatArray, weight: FloatArray, needed: Sequence[int
 
 def fit_rate(flops: FloatArray, measured_s: FloatArray) -> RateFit:
     """Fit call_s and flops_per_s; arrays of shape (num_points,)."""
-    found = least_relative_error([np.ones(len(flops)), flops], measured_s, [1])
+    found = least_log_error([np.ones(len(flops)), flops], measured_s, [1])
     rate = RateFit(call_s=float(found[0]), flops_per_s=1 / float(found[1]))
     error = np.abs(rate_s(rate, flops) - measured_s) / measured_s
     return rate.model_copy(update={"relative_error": float(np.median(error))})
@@ -119,17 +125,15 @@ def fit_attention(
 ) -> RateFit:
     """Fit all coefficients of attention calls; arrays of shape (num_points,).
 
-    The block is the one of `CAUSAL_BLOCKS_ROWS` with the least sum of relative errors.
+    The block is the one of `CAUSAL_BLOCKS_ROWS` with the least sum of |log(fit / measured)|.
     """
     fits = [
         _fit_with_block(flops, rows, is_causal, measured_s, block) for block in CAUSAL_BLOCKS_ROWS
     ]
-    errors = [
-        np.abs(attention_call_s(rate, flops, rows, is_causal) - measured_s) / measured_s
-        for rate in fits
-    ]
-    best = min(range(len(fits)), key=lambda i: float(errors[i].sum()))
-    return fits[best].model_copy(update={"relative_error": float(np.median(errors[best]))})
+    ratios = [attention_call_s(rate, flops, rows, is_causal) / measured_s for rate in fits]
+    best = min(range(len(fits)), key=lambda i: float(np.abs(np.log(ratios[i])).sum()))
+    error = float(np.median(np.abs(ratios[best] - 1)))
+    return fits[best].model_copy(update={"relative_error": error})
 
 
 def _fit_with_block(
@@ -147,7 +151,7 @@ def _fit_with_block(
     work = flops * np.where(is_causal, causal_waste(rows, block_rows), 1.0)
     limit = float(rows.max())
     columns = [np.ones(len(flops)), work, work * (1 + limit / rows)]
-    call_s, fast, slow = (float(x) for x in least_relative_error(columns, measured_s, [1, 2]))
+    call_s, fast, slow = (float(x) for x in least_log_error(columns, measured_s, [1, 2]))
     return RateFit(
         call_s=call_s,
         flops_per_s=1 / (fast + slow),
@@ -158,7 +162,7 @@ def _fit_with_block(
 
 def fit_link(moved_bytes: FloatArray, measured_s: FloatArray) -> LinkFit:
     """Fit latency_s and bytes_per_s; arrays of shape (num_points,)."""
-    found = least_relative_error([np.ones(len(moved_bytes)), moved_bytes], measured_s, [1])
+    found = least_log_error([np.ones(len(moved_bytes)), moved_bytes], measured_s, [1])
     link = LinkFit(latency_s=float(found[0]), bytes_per_s=1 / float(found[1]))
     error = np.abs(link_s(link, moved_bytes) - measured_s) / measured_s
     return link.model_copy(update={"relative_error": float(np.median(error))})

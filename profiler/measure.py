@@ -21,7 +21,7 @@ Run = Callable[[], object]
 Timer = Callable[[Run], float]
 
 MIN_REPEATS = 3
-MAX_REPEATS = 30
+MAX_REPEATS = 50
 WARM_UP_S = 0.1
 """Warm-up calls end early once they have taken this long."""
 
