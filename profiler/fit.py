@@ -28,8 +28,9 @@ from hydraplan.model import FloatArray
 
 BoolArray = NDArray[np.bool_]
 
-REWEIGHTINGS = 50
+REWEIGHTINGS = 30
 CAUSAL_BLOCKS_ROWS = (0.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0)
+CONVERGED = 1e-9
 SMALLEST_ERROR = 1e-4
 """Errors below this weigh the same; keeps the reweighting finite."""
 
@@ -82,13 +83,17 @@ def least_log_error(
     scale = relative.max(axis=0)
     relative = relative / scale
     weight = np.ones(len(measured_s))
-    best, best_error = np.zeros(len(columns)), np.inf
+    last = best = np.zeros(len(columns))
+    best_error = np.inf
     for _ in range(REWEIGHTINGS):
         coefficients = _non_negative(relative, weight, needed)
         ratio = relative @ coefficients
         error = np.abs(np.log(ratio))
         if error.sum() < best_error:
             best, best_error = coefficients, float(error.sum())
+        if np.allclose(coefficients, last, rtol=CONVERGED, atol=0):
+            break
+        last = coefficients
         weight = np.sqrt(np.maximum(error, SMALLEST_ERROR))
         weight /= np.maximum(np.abs(ratio - 1), SMALLEST_ERROR)
     result: FloatArray = best / scale

@@ -33,6 +33,8 @@ def profile(
     if device not in ("analytic", "cpu", "cuda"):
         raise InputError(f"--device {device!r} is unknown", "known: analytic, cpu, cuda")
     budget_s = _budget_s(device, quick, seconds)
+    if device == "cuda":
+        _require_torch(device)
     if device == "cpu" and cluster is not None:
         raise InputError("--cluster has no use with --device cpu", "its links are measured")
     if device != "cpu" and cluster is None:

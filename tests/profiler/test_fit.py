@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydraplan.cost import RateFit, causal_waste
+from hydraplan.errors import InputError
+from hydraplan.profiler.fit import (
+    attention_call_s,
+    fit_attention,
+    fit_link,
+    fit_rate,
+    least_log_error,
+)
+
+LENGTHS = 2.0 ** np.arange(4, 15)
+
+
+def attention_calls() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Flops, rows and causality of squares and of rectangles twice as wide."""
+    causal = np.repeat([True, False], len(LENGTHS))
+    rows = np.tile(LENGTHS, 2)
+    pairs = np.where(causal, rows * (rows + 1) / 2, 2 * rows * rows)
+    return 4 * pairs * 8 * 64, rows, causal
+
+
+def test_attention_fit_recovers_the_coefficients_the_times_were_made_of() -> None:
+    truth = RateFit(call_s=5e-5, flops_per_s=3e10, half_rows=40.0, causal_block_rows=512.0)
+    flops, rows, causal = attention_calls()
+    found = fit_attention(flops, rows, causal, attention_call_s(truth, flops, rows, causal))
+    assert found.causal_block_rows == 512
+    assert found.call_s == pytest.approx(5e-5, rel=1e-6)
+    assert found.flops_per_s == pytest.approx(3e10, rel=1e-6)
+    assert found.half_rows == pytest.approx(40.0, rel=1e-5)
+    assert found.relative_error < 1e-9
+
+
+def test_attention_fit_keeps_to_the_truth_when_a_fifth_of_the_points_is_disturbed() -> None:
+    truth = RateFit(call_s=5e-5, flops_per_s=3e10, half_rows=40.0, causal_block_rows=512.0)
+    flops, rows, causal = attention_calls()
+    measured = attention_call_s(truth, flops, rows, causal)
+    measured[::5] *= 10
+    found = fit_attention(flops, rows, causal, measured)
+    assert found.flops_per_s == pytest.approx(3e10, rel=0.01)
+    assert found.call_s == pytest.approx(5e-5, rel=0.01)
+    assert found.causal_block_rows == 512
+
+
+def test_half_rows_stay_below_the_largest_call_when_the_data_cannot_tell() -> None:
+    rows = np.array([16.0, 32.0, 64.0, 128.0])
+    flops = 1e4 * rows**2
+    found = fit_attention(flops, rows, np.zeros(4, bool), 1e-6 * rows)
+    assert found.half_rows <= 128
+
+
+def test_causal_waste_is_two_within_a_block_and_fades_beyond_it() -> None:
+    rows = np.array([0.0, 1.0, 63.0, 64.0, 6400.0])
+    np.testing.assert_allclose(
+        causal_waste(rows, 64.0), [1.0, 1.0, 126 / 64, 128 / 65, 6464 / 6401]
+    )
+    assert (causal_waste(rows, 0.0) == 1.0).all()
+
+
+def test_rate_fit_recovers_call_and_rate() -> None:
+    flops = 1e6 * 4.0 ** np.arange(8)
+    found = fit_rate(flops, 2e-4 + flops / 4e10)
+    assert (found.call_s, found.flops_per_s) == pytest.approx((2e-4, 4e10), rel=1e-6)
+    assert found.half_rows == 0
+
+
+def test_link_fit_recovers_latency_and_bandwidth_despite_one_stall() -> None:
+    sent = 256 * 4.0 ** np.arange(9)
+    measured = 2e-4 + sent / 1e9
+    measured[1] = 4e-3
+    found = fit_link(sent, measured)
+    assert (found.latency_s, found.bytes_per_s) == pytest.approx((2e-4, 1e9), rel=1e-3)
+
+
+def test_a_latency_that_would_be_negative_is_zero() -> None:
+    sent = np.array([1e3, 1e4, 1e5, 1e6])
+    found = fit_link(sent, sent**1.3 / 1e9)
+    assert found.latency_s == 0
+    assert found.bytes_per_s > 0
+
+
+def test_too_fast_counts_as_much_as_too_slow() -> None:
+    ones = np.ones(2)
+    coefficient = least_log_error([ones], np.array([1.0, 100.0]), [0])
+    error = np.abs(np.log(coefficient / np.array([1.0, 100.0])))
+    assert error.sum() == pytest.approx(np.log(100.0))
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.floats(1e-6, 1e3), min_size=4, max_size=12))
+def test_no_coefficient_is_ever_negative_and_the_rate_is_finite(times: list[float]) -> None:
+    measured = np.array(times)
+    rows = 2.0 ** np.arange(4, 4 + len(times))
+    found = fit_attention(rows**2, rows, np.arange(len(times)) % 2 == 0, measured)
+    assert found.call_s >= 0
+    assert found.half_rows >= 0
+    assert 0 < found.flops_per_s < np.inf
+    link = fit_link(rows, measured)
+    assert link.latency_s >= 0
+    assert 0 < link.bytes_per_s < np.inf
+
+
+def test_fewer_points_than_coefficients_are_refused() -> None:
+    with pytest.raises(InputError, match="1 measurements cannot fit 2 coefficients"):
+        fit_rate(np.array([1e6]), np.array([1e-3]))
+
+
+@pytest.mark.parametrize("time_s", [0.0, -1.0, float("nan")])
+def test_a_time_that_is_not_positive_is_refused(time_s: float) -> None:
+    with pytest.raises(InputError, match="not positive"):
+        fit_rate(np.array([1e6, 2e6]), np.array([1e-3, time_s]))

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hydraplan.config import load_model  # noqa: E402
+from hydraplan.cost import CostModel  # noqa: E402
+from hydraplan.files.profilefile import Measurement, read_profile, write_profile  # noqa: E402
+from hydraplan.kernels.attention import choose_kernel  # noqa: E402
+from hydraplan.profiler.attention_points import attention_flops, attention_points  # noqa: E402
+from hydraplan.profiler.fit import COMPONENTS, rows_of  # noqa: E402
+from hydraplan.profiler.profile import profile_cpu  # noqa: E402
+from hydraplan.profiler.report import component_errors  # noqa: E402
+
+
+@pytest.mark.dist
+@pytest.mark.timeout(90)
+def test_a_measured_cpu_profile_holds_every_component_and_sensible_costs(tmp_path: Path) -> None:
+    model = load_model("tiny")
+    threads = torch.get_num_threads()
+    header, rows = profile_cpu(model, 2.0, lambda text: None)
+    assert torch.get_num_threads() == threads
+    assert (header.mode, header.cluster, header.model) == ("measured", None, model)
+    assert set(header.versions) == {"hydraplan", "python", "torch"}
+
+    for name in COMPONENTS:
+        assert len(rows_of(name, rows)) >= 1, name
+    for row in rows:
+        assert 0 < row.p10_s <= row.median_s <= row.p90_s
+        assert row.flops > 0 or row.bytes > 0
+    assert {(r.direction, r.causal) for r in rows if r.component == "attention"} == {
+        ("forward", True),
+        ("forward", False),
+        ("backward", True),
+        ("backward", False),
+    }
+    assert {r.num_heads for r in rows if r.component == "attention"} == {1, 2, 4, 8}
+    assert all(
+        e.num_points and e.worst_error is not None for e in component_errors(header.fit, rows)
+    )
+    assert header.fit.fabric_p2p == header.fit.node_p2p
+    assert header.fit.segments_in_one_call is False
+
+    cost = CostModel(header.fit, model, 1, 1, 8, ((4,),))
+    length = np.array([16, 256, 4_096, 65_536])
+    one = np.ones_like(length)
+    assert (np.diff(cost.sequence_s(length, one, one), axis=2) > 0).all()
+
+    path = tmp_path / "x.profile.parquet"
+    write_profile(path, header, rows)
+    assert read_profile(path).header == header
+    assert [Measurement(*r.values()) for r in pq.read_table(path).to_pylist()] == rows
+
+
+def test_attention_flops_are_those_the_cost_model_charges() -> None:
+    assert attention_flops(3, 3, True, 2, 4) == 4 * 6 * 2 * 4
+    assert attention_flops(3, 5, False, 2, 4) == 4 * 15 * 2 * 4
+    cpu = torch.device("cpu")
+    points = attention_points(load_model("tiny"), choose_kernel(cpu, torch.float32), cpu)
+    forward, backward = min(points, key=lambda p: p.flops).prepare()
+    assert backward.row.flops == 2.5 * forward.row.flops
