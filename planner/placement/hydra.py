@@ -1,12 +1,14 @@
 """The load-driven strategy: degrees from the load target, placement on lazy heaps.
 
 A small search over the number of microbatches M, the quantum theta and the rank-work guard
-eta. Each point costs one solve of the load target, one placement and one simulated run. The
-memory-sized plan, in every microbatch order, is always a candidate, so that the result is never
+eta. Each point costs one solve of the load target, one placement and one simulated run. Where
+the window leaves balance open, M stays inside it and a balanced placement comes before a
+faster one with a straggling slot: such a straggler hides in the pipeline only as long as
+nothing else is late. The memory-sized plan is always a candidate, so that the result is never
 slower than it under the model; the draft says which won.
 
-Source: load target, load-driven degrees and lazy heaps are HyDra's; the search, theta, eta and
-the memory-sized candidate are ours.
+Source: load target, load-driven degrees and lazy heaps are HyDra's; the search, theta, eta, the
+preference for balance and the memory-sized candidate are ours.
 """
 
 from dataclasses import dataclass, replace
@@ -32,8 +34,12 @@ THETAS = (1.0, 0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
 ETAS = (0.1, 0.3, 1.0)
 """Largest extra rank-work that a degree may cost over the memory floor."""
-MAX_CANDIDATES = 40
+MAX_CANDIDATES = 64
 """Placements tried for one batch, the most promising first."""
+HOPELESS = 1.3
+"""The search ends where a point promises a time this much above the best balanced one."""
+BALANCED = 1.10
+"""Slot imbalance up to which a placement counts as balanced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +67,13 @@ def place_hydra(request: Request) -> Draft:
     chosen: _Point | None = None
     tried = rejected = 0
     for point in _points(request, window)[:MAX_CANDIDATES]:
+        if best is not None and _rank(best, window) < (False, point.promise_s / HOPELESS):
+            break
         candidate = _place(request, point)
         tried += 1
         if candidate is None:
             rejected += 1
-        elif best is None or candidate.iteration_s < best.iteration_s:
+        elif best is None or _rank(candidate, window) < _rank(best, window):
             best, chosen = candidate, point
     if best is None and memory is None:
         raise Infeasible(
@@ -94,6 +102,12 @@ def place_hydra(request: Request) -> Draft:
             eta=chosen.eta,
         )
     return replace(winner, search=search)
+
+
+def _rank(candidate: Draft, window: Window) -> tuple[bool, float]:
+    """Smaller is better: balance first where the window allows it, then time."""
+    straggles = not window.is_empty and candidate.slot_imbalance > BALANCED
+    return straggles, candidate.iteration_s
 
 
 def _memory_candidate(request: Request) -> Draft | None:

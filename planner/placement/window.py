@@ -61,15 +61,25 @@ def best_count(table: CostTable, window: Window, num_ranks: int, num_stages: int
     return sqrt((num_stages - 1) * base / per_microbatch)
 
 
-def counts_to_try(best: float, window: Window, num_sequences: int) -> list[int]:
-    """Numbers of microbatches worth a placement, ascending: around M* and at the ends.
+ALL_UP_TO = 12
+"""A window of at most this many counts is tried whole."""
 
-    Never below what memory asks for; a little above it, since a cap filled to the last row is
-    hard to pack.
+
+def counts_to_try(best: float, window: Window, num_sequences: int) -> list[int]:
+    """Numbers of microbatches worth a placement, ascending.
+
+    Inside the window if it is not empty: all of a short one, else its ends and around M*. If it
+    is empty, around M* and what memory asks for, with some slack, since a cap filled to the
+    last row is hard to pack.
     """
-    tight = window.memory
-    high = max(window.high, tight + 4 + tight // 4)
+    if window.low <= window.high < window.low + ALL_UP_TO:
+        return list(range(window.low, window.high + 1))
     wanted = [best * factor for factor in (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)]
-    wanted += [window.low, window.low * 1.1, window.high, tight, tight * 1.06 + 1, tight * 1.15 + 2]
-    rounded = np.clip(np.ceil(wanted).astype(np.int64), tight, high)
-    return sorted({int(m) for m in rounded if m <= max(tight, num_sequences)})
+    wanted += [window.low, window.low * 1.1 + 1, window.high]
+    low, high = window.low, window.high
+    if window.is_empty:
+        tight = window.memory
+        wanted += [tight, tight * 1.06 + 1, tight * 1.15 + 2]
+        low, high = tight, max(window.high, tight + 4 + tight // 4)
+    rounded = np.clip(np.ceil(wanted).astype(np.int64), low, high)
+    return sorted({int(m) for m in rounded if m <= max(low, num_sequences)})
