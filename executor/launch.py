@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ def _join_world(entry: Entry, world: World, timeout_s: float) -> None:
 
 
 def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float) -> None:
+    import_module("torch._dynamo")  # checkpoint and AdamW would import it late, in every worker
     with tempfile.TemporaryDirectory(prefix="hydraplan-") as folder, _quiet():
         config = LaunchConfig(
             min_nodes=1,
