@@ -4,8 +4,9 @@ The aten op returns output and log-sum-exp; its backward takes any output and lo
 the global ones of a ring give exactly this block's share of the gradients. Grouped-query
 heads are native. float64, float32, bfloat16 and float16.
 
-Two traps are closed here: the op dies (SIGFPE) on a segment without queries or keys, and its
-causal mask is aligned to the top left, so causal segments must be square.
+Traps closed here: the op dies (SIGFPE) on a segment without queries or keys; its causal mask
+is aligned to the top left, so causal segments must be square; it reads heads whose elements do
+not lie side by side wrongly.
 """
 
 from collections.abc import Iterator, Sequence
@@ -90,5 +91,11 @@ def _segments(
 
 
 def _head_major(x_THD: Tensor) -> Tensor:
-    """View as (1, heads, rows, head_dim), the order the op wants; it takes any strides."""
+    """As (1, heads, rows, head_dim), the order the op wants: a view wherever it reads it right.
+
+    It takes any strides of heads and rows, but reads wrongly, without a word, where the
+    elements of a head do not lie side by side.
+    """
+    if x_THD.stride(2) != 1:
+        x_THD = x_THD.contiguous()
     return x_THD.transpose(0, 1)[None]

@@ -40,9 +40,7 @@ def forward(
     if len(cu_q) == 1:
         return torch.zeros_like(q_THD), _no_lse(q_THD)
     out_THD, lse_HT, *_ = torch.ops.aten._flash_attention_forward(
-        q_THD,
-        k_SGD,
-        v_SGD,
+        *(_side_by_side(x) for x in (q_THD, k_SGD, v_SGD)),
         *_borders(cu_q, cu_k, causal, q_THD.device),
         0.0,
         causal,
@@ -71,9 +69,7 @@ def backward(
     no_dropout = torch.zeros(2, dtype=torch.uint64, device=q_THD.device)
     dq, dk, dv = torch.ops.aten._flash_attention_backward(
         dout_THD.contiguous(),
-        q_THD,
-        k_SGD,
-        v_SGD,
+        *(_side_by_side(x) for x in (q_THD, k_SGD, v_SGD)),
         out_THD.contiguous(),
         lse_HT.contiguous(),
         *_borders(cu_q, cu_k, causal, q_THD.device),
@@ -104,6 +100,11 @@ def _on_device(cu: tuple[int, ...], device: torch.device) -> Tensor:
     if cu[-1] >= 2**31:
         raise InputError(f"{cu[-1]} rows in one attention call exceed the 32-bit limit of flash")
     return torch.tensor(cu, dtype=torch.int32, device=device)
+
+
+def _side_by_side(x_THD: Tensor) -> Tensor:
+    """The elements of each head must lie side by side; heads and rows may be strided."""
+    return x_THD if x_THD.stride(2) == 1 else x_THD.contiguous()
 
 
 def _no_lse(q_THD: Tensor) -> Tensor:

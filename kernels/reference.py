@@ -10,10 +10,11 @@ T query rows, S key rows, G KV heads, M query heads of each, H = G * M, D head_d
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from hydraplan.kernels.merge import accumulator_dtype
 
@@ -23,22 +24,53 @@ MAX_SCORES = 2**22
 
 def reference_attention(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor) -> Tensor:
     """Causal attention of one sequence, scale 1 / sqrt(D); shape (T, H, D), differentiable."""
-    rows, heads, _ = q_THD.shape
-    step = max(1, MAX_SCORES // max(1, heads * rows))
-    blocks = [
-        checkpoint(
-            _attend_block, q_THD[a : a + step], k_TGD[: a + step], v_TGD[: a + step],
-            use_reentrant=False,
+    apply = cast(Any, _Blocked.apply)  # torch does not type it
+    return cast(Tensor, apply(q_THD, k_TGD, v_TGD))
+
+
+class _Blocked(torch.autograd.Function):
+    """Runs `_attend_block` block by block, again in backward, where autograd differentiates it.
+
+    By hand, since torch's checkpoint loads its compiler at the first call.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor) -> Tensor:
+        ctx.save_for_backward(q_THD, k_TGD, v_TGD)
+        rows, heads, _ = q_THD.shape
+        ctx.step = max(1, MAX_SCORES // max(1, heads * rows))
+        starts = range(0, rows, ctx.step)
+        return torch.cat(
+            [q_THD[:0], *(_attend_block(*_block(q_THD, k_TGD, v_TGD, a, ctx.step)) for a in starts)]
         )
-        for a in range(0, rows, step)
-    ]  # fmt: skip
-    return torch.cat([q_THD[:0], *blocks])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout_THD: Tensor) -> tuple[Tensor, ...]:
+        q_THD, k_TGD, v_TGD = ctx.saved_tensors
+        dq, dk, dv = (torch.zeros_like(x) for x in (q_THD, k_TGD, v_TGD))
+        for a in range(0, len(dout_THD), ctx.step):
+            block = _block(q_THD, k_TGD, v_TGD, a, ctx.step)
+            leaves = [x.detach().requires_grad_() for x in block]
+            with torch.enable_grad():
+                out = _attend_block(*leaves)
+            parts = torch.autograd.grad(out, leaves, dout_THD[a : a + ctx.step])
+            for into, part in zip(_block(dq, dk, dv, a, ctx.step), parts, strict=True):
+                into += part
+        return dq, dk, dv
+
+
+def _block(
+    q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor, start: int, step: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of a block of queries and of all keys they may see."""
+    return q_THD[start : start + step], k_TGD[: start + step], v_TGD[: start + step]
 
 
 def _attend_block(q_THD: Tensor, k_SGD: Tensor, v_SGD: Tensor) -> Tensor:
     """Last T of S rows attend to the S rows before them and to themselves."""
     rows, heads, width = q_THD.shape
-    q_TGMD = q_THD.view(rows, k_SGD.shape[1], heads // k_SGD.shape[1], width)
+    q_TGMD = q_THD.unflatten(1, (k_SGD.shape[1], heads // k_SGD.shape[1]))
     score_GMTS = torch.einsum("tgmd,sgd->gmts", q_TGMD, k_SGD) / width**0.5
     visible_TS = _visible(rows, len(k_SGD), len(k_SGD) - rows, q_THD.device)
     share_GMTS = score_GMTS.masked_fill(~visible_TS, -torch.inf).softmax(-1)

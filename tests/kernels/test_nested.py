@@ -1,12 +1,16 @@
 """The nested engine on forked gloo ranks against the naive oracle, sequence by sequence."""
 
+import gc
+import weakref
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from hydraplan.errors import InputError, RunFailed
 from hydraplan.kernels.attention import choose_kernel
@@ -15,163 +19,327 @@ from hydraplan.kernels.packing import rank_layout
 from hydraplan.kernels.reference import reference_attention
 from hydraplan.layout import rank_positions
 from hydraplan.model import Sequences
+from tests.builders import Place, placed_sequences
 from tests.processes import run_ranks
 
-HEAD_DIM = 8
-Placement = tuple[int, int, int, int]
-"""Length, first lane, ulysses_size, ring_size of one sequence."""
+HEADS, HEAD_DIM = 8, 8
+CPU = torch.device("cpu")
 
 
-def sequences(rows: list[Placement]) -> Sequences:
-    """Placed sequences of microbatch 0, in the global order: degree descending, then id."""
-    table = np.array(rows, np.int64).reshape(-1, 4)
-    length, first, u, r = table.T
-    ids = np.argsort(-u * r, kind="stable")
-    order = np.empty_like(ids)
-    order[ids] = np.arange(len(ids))
-    zeros = np.zeros(len(rows), np.int64)
-    every = Sequences(
-        sequence_id=np.arange(len(rows), dtype=np.int64),
-        length_tokens=length,
-        valid_tokens=length,
-        microbatch=zeros,
-        order=order,
-        first_rank=first,
-        degree=u * r,
-        ulysses_size=u,
-        ring_size=r,
-        rank_tokens_max=zeros,
-        predicted_s=zeros.astype(float),
-        status=("placed",) * len(rows),
-    )
-    return every.placed()
+def on(first_lane: int, u: int, r: int, *lengths: int) -> list[Place]:
+    return [Place(length, first_lane, u, r) for length in lengths]
+
+
+MIXED = [
+    *on(0, 1, 4, 333, 1, 2),
+    *on(0, 2, 2, 64, 3, 1_003),
+    *on(0, 4, 1, 5, 7, 130),
+    *on(0, 1, 2, 1, 63),
+    *on(2, 2, 1, 2, 3, 97),
+    *on(1, 2, 1, 19, 1),
+    *on(0, 1, 1, 1, 7, 64),
+    *on(3, 1, 1, 1, 333),
+]
+"""Every (ulysses_size, ring_size) of degrees 1, 2 and 4, groups that overlap askew."""
+
+EIGHT = [
+    *on(0, 1, 8, 5, 1_003, 1),
+    *on(0, 2, 4, 333, 7),
+    *on(0, 4, 2, 64, 3, 501),
+    *on(0, 8, 1, 2, 129, 5),
+    *on(2, 2, 2, 97, 4),
+    *on(4, 4, 1, 31, 64),
+    *on(5, 1, 2, 11),
+    *on(6, 1, 1, 1, 7),
+]
 
 
 @dataclass
 class WorldGroups:
-    """Lanes are world ranks; every aligned group of a power of two is made in the same order."""
+    """Lane `first` + i of the stage is world rank i + `offset`; all groups are made in order."""
 
     size: int
+    offset: int = 0
 
     def __post_init__(self) -> None:
         self.made = {
-            (first, width): dist.new_group(list(range(first, first + width)))
+            (first, width): dist.new_group([first + i + self.offset for i in range(width)])
             for width in (2, 4, 8)
-            for first in range(0, self.size - width + 1)
+            for first in range(self.size - width + 1)
         }
 
     def inner(self, first_lane: int, size: int) -> dist.ProcessGroup:
         return self.made[first_lane, size]
 
     def world_rank(self, lane: int) -> int:
-        return lane
+        return lane + self.offset
 
 
-def whole(length: int, sequence_id: int, heads: int, dtype: torch.dtype) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(100 * sequence_id + heads)
-    return torch.randn(length, heads, HEAD_DIM, generator=generator, dtype=torch.float64).to(dtype)
+Tensors = dict[int, tuple[Tensor, ...]]
+"""Whole tensors of every sequence by its id."""
 
 
-def oracle(
-    placed: Sequences, heads: int, kv_heads: int, dtype: torch.dtype
-) -> dict[int, list[torch.Tensor]]:
-    """Output, dq, dk, dv of every whole sequence in float64, from values rounded to dtype."""
+def whole_tensors(placed: Sequences, kv_heads: int) -> Tensors:
+    """q, k, v and the upstream gradient of every whole sequence; float32 values."""
+    generator = torch.Generator().manual_seed(kv_heads)
+    return {
+        i: tuple(
+            torch.randn(length, heads, HEAD_DIM, generator=generator)
+            for heads in (HEADS, kv_heads, kv_heads, HEADS)
+        )
+        for length, i in zip(
+            placed.length_tokens.tolist(), placed.sequence_id.tolist(), strict=True
+        )
+    }
+
+
+def oracle(whole: Tensors) -> Tensors:
+    """Output, dq, dk, dv of every whole sequence by the naive kernel in float64."""
     answers = {}
-    for length, i in zip(placed.length_tokens.tolist(), placed.sequence_id.tolist(), strict=True):
-        q, k, v = parts(length, i, heads, kv_heads, dtype)
-        leaves = [x.double().requires_grad_() for x in (q, k, v)]
+    for i, (*qkv, dout) in whole.items():
+        leaves = [x.double().requires_grad_() for x in qkv]
         out = reference_attention(*leaves)
-        out.backward(whole(length, i, heads, dtype).double().cos())
-        answers[i] = [out.detach(), *(x.grad for x in leaves)]
+        answers[i] = (out.detach(), *torch.autograd.grad(out, leaves, dout.double()))
     return answers
 
 
-def parts(
-    length: int, i: int, heads: int, kv_heads: int, dtype: torch.dtype
-) -> tuple[torch.Tensor, ...]:
-    return (
-        whole(length, 1_000 + i, heads, dtype),
-        whole(length, 2_000 + i, kv_heads, dtype),
-        whole(length, 3_000 + i, kv_heads, dtype),
-    )
-
-
-def local(placed: Sequences, lane: int, whole_by_id: dict[int, torch.Tensor]) -> torch.Tensor:
-    """Rows of one lane cut out of whole sequences by `hydraplan.layout` alone."""
-    pieces = []
-    for length, i, first, u, r in zip(
-        placed.length_tokens.tolist(),
-        placed.sequence_id.tolist(),
-        placed.first_rank.tolist(),
-        placed.ulysses_size.tolist(),
-        placed.ring_size.tolist(),
-        strict=True,
-    ):
+def shares(placed: Sequences, lane: int, whole: Tensors) -> list[Tensor]:
+    """Rows of one lane, cut out of whole tensors by `hydraplan.layout` alone."""
+    pieces = [[x[:0]] for x in next(iter(whole.values()))]
+    columns = (placed.length_tokens, placed.first_rank, placed.ulysses_size, placed.ring_size)
+    for i, length, first, u, r in zip(placed.sequence_id.tolist(), *columns, strict=True):
         if first <= lane < first + u * r:
-            pieces.append(whole_by_id[i][rank_positions(length, u, r, lane - first)])
-    return torch.cat([next(iter(whole_by_id.values()))[:0], *pieces])
+            rows = torch.from_numpy(rank_positions(int(length), int(u), int(r), int(lane - first)))
+            for piece, x in zip(pieces, whole[i], strict=True):
+                piece.append(x[rows])
+    return [torch.cat(piece) for piece in pieces]
 
 
 def errors(
-    rank: int,
-    rows: list[Placement],
-    heads: int,
-    kv_heads: int,
-    dtype: torch.dtype,
-    kernel: str = "cpu",
-    recompute: bool = False,
+    rank: int, placed: Sequences, whole: Tensors, right: Tensors, dtype: torch.dtype, kernel: str
 ) -> list[float]:
     """Largest absolute error of out, dq, dk, dv on this rank."""
-    placed = sequences(rows)
-    layout = rank_layout(placed, 0, rank)
-    right = oracle(placed, heads, kv_heads, dtype)
-    inputs: list[dict[int, torch.Tensor]] = [{}, {}, {}]
-    dout = {}
-    for length, i in zip(placed.length_tokens.tolist(), placed.sequence_id.tolist(), strict=True):
-        for into, x in zip(inputs, parts(length, i, heads, kv_heads, dtype), strict=True):
-            into[i] = x
-        dout[i] = whole(length, i, heads, dtype).double().cos().to(dtype)
-    leaves = [local(placed, rank, x).requires_grad_() for x in inputs]
-    chosen = choose_kernel(torch.device("cpu"), dtype, kernel)
-    arguments = (*leaves, layout, WorldGroups(dist.get_world_size()), chosen)
-    if recompute:
-        out = checkpoint(nested_attention, *arguments, use_reentrant=False)
-    else:
-        out = nested_attention(*arguments)
-    out.backward(local(placed, rank, dout))
-    found = [out.detach(), *(x.grad for x in leaves)]
-    result = []
-    for which, value in enumerate(found):
-        assert value is not None
-        expected = local(placed, rank, {i: answer[which] for i, answer in right.items()})
+    *qkv, dout = (x.to(dtype) for x in shares(placed, rank, whole))
+    leaves = [x.requires_grad_() for x in qkv]
+    groups = WorldGroups(dist.get_world_size())
+    chosen = choose_kernel(CPU, dtype, kernel)
+    out = nested_attention(*leaves, rank_layout(placed, 0, rank), groups, chosen)
+    found = (out.detach(), *torch.autograd.grad(out, leaves, dout))
+    worst = []
+    for value, expected in zip(found, shares(placed, rank, right), strict=True):
         assert value.shape == expected.shape
         assert value.dtype == dtype
-        result.append(float((value.double() - expected).abs().max()) if value.numel() else 0.0)
+        worst.append(float((value.double() - expected).abs().max()) if value.numel() else 0.0)
+    return worst
+
+
+def worst_errors(
+    places: list[Place], ranks: int, kv_heads: int, dtypes: list[torch.dtype], kernel: str = "cpu"
+) -> list[list[float]]:
+    """Largest error of out, dq, dk, dv over all ranks, for every dtype."""
+    placed = placed_sequences(places)
+    whole = whole_tensors(placed, kv_heads)
+    right = oracle(whole)
+
+    def work(rank: int) -> list[list[float]]:
+        return [errors(rank, placed, whole, right, dtype, kernel) for dtype in dtypes]
+
+    result: list[list[float]] = np.max(run_ranks(work, ranks), axis=0).tolist()
     return result
 
 
-MIXED: list[Placement] = [
-    *((length, 0, 1, 4) for length in (333, 1, 2)),
-    *((length, 0, 2, 2) for length in (64, 3, 1_003)),
-    *((length, 0, 4, 1) for length in (5, 7, 130)),
-    *((length, 0, 1, 2) for length in (1, 63)),
-    *((length, 2, 2, 1) for length in (2, 3, 97)),
-    *((length, 1, 2, 1) for length in (19, 1)),
-    *((length, lane, 1, 1) for lane in (0, 1, 3) for length in (1, 7, 64)),
-]
-"""Every legal (ulysses_size, ring_size) of degrees 1, 2 and 4, groups that overlap askew."""
+BOTH = [torch.float64, torch.float32]
 
 
 @pytest.mark.dist
 @pytest.mark.parametrize("kv_heads", [8, 2, 1])
-def test_four_ranks_match_the_naive_oracle_in_float64(kv_heads: int):
-    out, dq, dk, dv = np.max(run_ranks(errors, 4, MIXED, 8, kv_heads, torch.float64), axis=0)
+def test_four_ranks_match_the_naive_oracle(kv_heads):
+    (out, *gradients), narrow = worst_errors(MIXED, 4, kv_heads, BOTH)
     assert out <= 1e-12
-    assert max(dq, dk, dv) <= 1e-10
+    assert max(gradients) <= 1e-10
+    assert max(narrow) <= 2e-5
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_heads", [8, 2, 1])
-def test_four_ranks_match_the_naive_oracle_in_float32(kv_heads: int):
-    worst = np.max(run_ranks(errors, 4, MIXED, 8, kv_heads, torch.float32), axis=0)
-    assert max(worst) <= 2e-5
+def test_eight_ranks_match_the_naive_oracle(kv_heads):
+    (out, *gradients), narrow = worst_errors(EIGHT, 8, kv_heads, BOTH)
+    assert out <= 1e-12
+    assert max(gradients) <= 1e-10
+    assert max(narrow) <= 2e-5
+
+
+@pytest.mark.dist
+def test_the_packed_reference_kernel_serves_the_engine_as_well():
+    ((out, *gradients),) = worst_errors(MIXED[:9], 4, 2, [torch.float64], "reference")
+    assert out <= 1e-12
+    assert max(gradients) <= 1e-10
+
+
+@pytest.mark.dist
+def test_one_token_on_four_ranks_with_three_of_them_empty():
+    for u, r in ((1, 4), (2, 2), (4, 1)):
+        assert max(*worst_errors(on(0, u, r, 1), 4, 2, [torch.float64])) <= 1e-12
+
+
+@pytest.mark.dist
+def test_bfloat16_is_no_worse_than_one_process():
+    placed = placed_sequences(on(0, 2, 2, 300, 129))
+    whole = {i: tuple(x.bfloat16() for x in parts) for i, parts in whole_tensors(placed, 2).items()}
+    right = oracle(whole)
+    kernel = choose_kernel(CPU, torch.bfloat16)
+    alone: Tensors = {}
+    for i, (q, k, v, dout) in whole.items():
+        case = ((0, len(q)), (0, len(q)), True, HEAD_DIM**-0.5)
+        out, lse = kernel.forward(q, k, v, *case)
+        alone[i] = (out, *kernel.backward(dout, q, k, v, out, lse, *case))
+
+    def squared_errors(rank: int) -> list[list[float]]:
+        *qkv, dout = shares(placed, rank, whole)
+        leaves = [x.requires_grad_() for x in qkv]
+        out = nested_attention(*leaves, rank_layout(placed, 0, rank), WorldGroups(4), kernel)
+        nested = (out.detach(), *torch.autograd.grad(out, leaves, dout))
+        exact = shares(placed, rank, right)
+        return [
+            [float((x.double() - y).square().sum()) for x, y in zip(found, exact, strict=True)]
+            for found in (nested, shares(placed, rank, alone))
+        ]
+
+    nested, single = np.sum(run_ranks(squared_errors, 4), axis=0) ** 0.5
+    assert (nested <= 1.5 * single).all(), nested / single
+
+
+def second_stage(rank: int) -> list[float]:
+    """Four ranks, two stages of two lanes; each stage runs its own pair."""
+    placed = placed_sequences([*on(0, 1, 2, 33, 4), *on(0, 2, 1, 12)])
+    whole = whole_tensors(placed, 2)
+    stages = [WorldGroups(2, offset) for offset in (0, 2)]
+    lane = rank % 2
+    q, k, v, _ = (x.double() for x in shares(placed, lane, whole))
+    layout = rank_layout(placed, 0, lane)
+    out = nested_attention(q, k, v, layout, stages[rank // 2], choose_kernel(CPU, q.dtype))
+    return [float((out - shares(placed, lane, oracle(whole))[0]).abs().max())]
+
+
+@pytest.mark.dist
+def test_lanes_of_a_later_stage_find_each_other():
+    assert np.max(run_ranks(second_stage, 4)) <= 1e-12
+
+
+def single(places: list[Place], kv_heads: int = 2, dtype: torch.dtype = torch.float64):
+    """Leaves, upstream gradient and layout of lane 0, no groups."""
+    placed = placed_sequences(places)
+    *qkv, dout = (x.to(dtype) for x in shares(placed, 0, whole_tensors(placed, kv_heads)))
+    return [x.requires_grad_() for x in qkv], dout, rank_layout(placed, 0, 0)
+
+
+def test_one_lane_needs_no_groups_and_passes_gradcheck():
+    leaves, _, layout = single(on(0, 1, 1, 1, 3), kv_heads=1)
+    kernel = choose_kernel(CPU, torch.float64)
+    assert torch.autograd.gradcheck(lambda *x: nested_attention(*x, layout, None, kernel), leaves)
+
+
+def test_a_lane_without_rows_or_groups_runs_forward_and_backward():
+    placed = placed_sequences(on(1, 1, 1, 5))
+    leaves = [torch.zeros(0, n, HEAD_DIM, requires_grad=True) for n in (HEADS, 2, 2)]
+    kernel = choose_kernel(CPU, torch.float32)
+    out = nested_attention(*leaves, rank_layout(placed, 0, 0), None, kernel)
+    out.sum().backward()
+    assert out.shape == leaves[0].shape
+    assert all(x.grad is not None and x.grad.shape == x.shape for x in leaves)
+
+
+def test_packed_neighbours_do_not_see_each_other():
+    leaves, _, layout = single(on(0, 1, 1, 9, 6))
+    kernel = choose_kernel(CPU, torch.float64)
+    before = nested_attention(*leaves, layout, None, kernel)
+    with torch.no_grad():
+        for x in leaves:
+            x[9:] = x[9:].flip(0) * 3
+    after = nested_attention(*leaves, layout, None, kernel)
+    assert torch.equal(before[:9], after[:9])
+    assert not torch.equal(before[9:], after[9:])
+
+
+def test_strided_inputs_and_an_expanded_upstream_gradient_are_served():
+    leaves, _, layout = single(on(0, 1, 1, 3, 8))
+    kernel = choose_kernel(CPU, torch.float64)
+    right = torch.autograd.grad(
+        (nested_attention(*leaves, layout, None, kernel) * 1.0).sum(), leaves
+    )
+    strided = [torch.stack([x, x], -1).detach().select(-1, 0).requires_grad_() for x in leaves]
+    out = nested_attention(*strided, layout, None, kernel)
+    grads = torch.autograd.grad(out.sum(), strided)
+    for a, b in zip(grads, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
+
+
+def test_saved_tensors_are_unpacked_once_as_checkpointing_demands():
+    leaves, dout, layout = single([*on(0, 1, 1, 3), *on(0, 1, 1, 5)])
+    unpacked: list[int] = []
+
+    def pack(x: Tensor) -> tuple[int, Tensor]:
+        return id(x), x
+
+    def unpack(packed: tuple[int, Tensor]) -> Tensor:
+        unpacked.append(packed[0])
+        return packed[1]
+
+    with saved_tensors_hooks(pack, unpack):
+        out = nested_attention(*leaves, layout, None, choose_kernel(CPU, torch.float64))
+    out.backward(dout)
+    assert len(unpacked) == len(set(unpacked)) == 5
+
+
+def test_the_graph_is_freed_without_the_garbage_collector():
+    leaves, _, layout = single(on(0, 1, 1, 4))
+    gc.disable()
+    try:
+        out = nested_attention(*leaves, layout, None, choose_kernel(CPU, torch.float64))
+        gone = weakref.ref(out.grad_fn)
+        del out
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_uneven_head_cuts_are_refused_before_anything_is_sent():
+    placed = placed_sequences(on(0, 4, 1, 64))
+    q, k, v = (torch.zeros(16, n, HEAD_DIM) for n in (12, 6, 6))
+    with pytest.raises(InputError, match="cuts 6 KV heads unevenly"):
+        nested_attention(
+            q, k, v, rank_layout(placed, 0, 0), None, choose_kernel(CPU, torch.float32)
+        )
+
+
+def absent(rank: int) -> str:
+    """Rank 1 never calls attention; what rank 0 says after its time-out."""
+    placed = placed_sequences([*on(0, 2, 1, 9), *on(0, 1, 2, 8)])
+    groups = WorldGroups(2)
+    if rank == 1:
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        return ""
+    q, k, v, _ = shares(placed, 0, whole_tensors(placed, 2))
+    try:
+        nested_attention(
+            q, k, v, rank_layout(placed, 0, 0), groups, choose_kernel(CPU, torch.float32)
+        )
+    except RunFailed as error:
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.dist
+def test_a_missing_member_is_reported_with_sequences_and_lanes():
+    said, _ = run_ranks(absent, 2, timeout_s=20)
+    assert said.startswith("attention of sequences 0 on lanes 0..1 failed on member 0: ")
+
+
+def test_the_mixed_case_holds_every_shape_and_an_empty_rank():
+    held = {(p.ulysses_size, p.ring_size) for p in MIXED}
+    assert held == {(u, r) for u, r in product((1, 2, 4), repeat=2) if u * r <= 4}
+    assert len(rank_positions(1, 1, 4, 3)) == 0

@@ -1,0 +1,48 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hydraplan.kernels.merge import merge
+
+
+def partial(score_HTS: torch.Tensor, v_SHD: torch.Tensor):
+    """Output and lse over the given keys."""
+    out = torch.einsum("hts,shd->thd", score_HTS.softmax(-1), v_SHD)
+    return out, score_HTS.logsumexp(-1)
+
+
+@given(st.integers(1, 7), st.integers(1, 6), st.floats(-1e5, 1e5), st.integers(0, 99))
+def test_merged_halves_are_the_whole(keys, rows, shift, seed):
+    generator = torch.Generator().manual_seed(seed)
+    score = torch.randn(2, rows, 8, generator=generator, dtype=torch.float64)
+    score[:, :, :keys] += shift
+    v = torch.randn(8, 2, 3, generator=generator, dtype=torch.float64)
+    halves = (*partial(score[:, :, :keys], v[:keys]), *partial(score[:, :, keys:], v[keys:]))
+    for got, right in zip(merge(*halves), partial(score, v), strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-12, atol=1e-12)
+
+
+def nothing_seen(rows: int = 2):
+    return torch.zeros(rows, 1, 3), torch.full((1, rows), -torch.inf)
+
+
+def test_two_rows_without_keys_stay_zero_and_minus_infinity():
+    out, lse = merge(*nothing_seen(), *nothing_seen())
+    assert torch.equal(out, torch.zeros(2, 1, 3))
+    assert torch.equal(lse, torch.full((1, 2), -torch.inf))
+
+
+def test_a_row_without_keys_weighs_nothing_even_if_its_output_is_nan():
+    seen = (torch.arange(6.0).view(2, 1, 3), torch.tensor([[-1e5, 3.0]]))
+    unseen = (torch.full((2, 1, 3), torch.nan), torch.full((1, 2), -torch.inf))
+    for pair in ((*seen, *unseen), (*unseen, *seen)):
+        out, lse = merge(*pair)
+        assert torch.equal(out, seen[0])
+        assert torch.equal(lse, seen[1])
+
+
+def test_half_types_are_merged_in_float32():
+    half = torch.full((1, 1, 1), 1.0, dtype=torch.bfloat16)
+    out, lse = merge(half, torch.zeros(1, 1), half + 2**-7, torch.zeros(1, 1))
+    assert out.dtype == lse.dtype == torch.float32
+    assert out.item() == 1.00390625
