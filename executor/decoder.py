@@ -64,9 +64,7 @@ def weight_shapes(
     return shapes
 
 
-def initial_weights(
-    shapes: dict[str, tuple[int, ...]], seed: int, compute: torch.dtype
-) -> Weights:
+def initial_weights(shapes: dict[str, tuple[int, ...]], seed: int, compute: torch.dtype) -> Weights:
     """Weights that require gradients: ones for norms, else normal with variance 1 / rows.
 
     Drawn in float64 and rounded to the accumulator of `compute`, so every process that asks
@@ -141,9 +139,7 @@ def loss_sum(weights: Weights, x_TC: Tensor, labels_T: Tensor) -> Tensor:
     if x_TC.shape[0] <= chunk:
         return _chunk_loss(x_TC, labels_T, weights)
     parts = [
-        checkpoint(
-            _chunk_loss, x, labels, weights, use_reentrant=False, preserve_rng_state=False
-        )
+        checkpoint(_chunk_loss, x, labels, weights, use_reentrant=False, preserve_rng_state=False)
         for x, labels in zip(x_TC.split(chunk), labels_T.split(chunk), strict=True)
     ]
     return torch.stack(parts).sum()

@@ -65,7 +65,9 @@ def inner_ranges(batches: Iterable[Sequences]) -> set[tuple[int, int]]:
     for placed in batches:
         wide = placed.take(np.flatnonzero(placed.ulysses_size > 1))
         for first, size, rings in zip(
-            wide.first_rank.tolist(), wide.ulysses_size.tolist(), wide.ring_size.tolist(),
+            wide.first_rank.tolist(),
+            wide.ulysses_size.tolist(),
+            wide.ring_size.tolist(),
             strict=True,
         ):
             ranges |= {(first + ring * size, size) for ring in range(rings)}

@@ -163,9 +163,7 @@ def _local_worker(
         os._exit(1)
 
 
-def _root_cause(
-    failures: dict[int, ProcessFailure], notes: Path, world: World
-) -> HydraplanError:
+def _root_cause(failures: dict[int, ProcessFailure], notes: Path, world: World) -> HydraplanError:
     """The error to raise in the parent; its note holds the worker's traceback for --debug."""
     for rank, failure in sorted(failures.items()):
         if failure.exitcode < 0:

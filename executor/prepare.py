@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydraplan.errors import InputError
-from hydraplan.executor.data import Tokens, check_ids, count_labels, generated_tokens, indexed_tokens
+from hydraplan.executor.data import (
+    Tokens,
+    check_ids,
+    count_labels,
+    generated_tokens,
+    indexed_tokens,
+)
 from hydraplan.executor.valid import check_runnable, read_valid_batch
 from hydraplan.files.planfile import PlanHeader, open_plan
 from hydraplan.files.runfile import plan_digest

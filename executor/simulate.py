@@ -52,9 +52,7 @@ def simulate_run(
         learning_rate=None,
         data="none",
     )
-    visited = [
-        read_valid_batch(plan, i) for i in range(min(num_steps, plan.header.num_batches))
-    ]
+    visited = [read_valid_batch(plan, i) for i in range(min(num_steps, plan.header.num_batches))]
     timelines = {}
     with run_folder(output) as folder:
         create_run(folder, header)

@@ -32,10 +32,9 @@ class Stage:
 
     def forward(self, slot: Slot, received_TC: Tensor | None, attend: Attend) -> Tensor:
         """Activations (T, C) for the next stage; on the last, the sum of losses (scalar)."""
-        if received_TC is None:
+        x_TC = received_TC
+        if x_TC is None:
             x_TC = embed(self.weights, slot.ids_T, self.compute)
-        else:
-            x_TC = received_TC
         rotary = rotary_angles(self.model, slot.positions_T, self.compute)
         for layer in self.layers:
             x_TC = decoder_layer(self.weights, layer, self.model, x_TC, rotary, attend)

@@ -64,9 +64,7 @@ def run_batch(
     """
     stage = worker.stage
     rows = [slot.rows for slot in slots]
-    transport = Transport(
-        worker.groups.world, ops, rows, stage.model.hidden_size, stage.compute
-    )
+    transport = Transport(worker.groups.world, ops, rows, stage.model.hidden_size, stage.compute)
     live: dict[int, tuple[Tensor | None, Tensor]] = {}
     op_s = np.zeros((len(ops), 3))
     loss = 0.0
@@ -118,7 +116,7 @@ def _forward(worker: Worker, slot: Slot, received_TC: Tensor | None) -> Tensor:
 
 def _backward(output: Tensor, gradient: Tensor | None, valid_tokens: int) -> None:
     if gradient is None:
-        (output / valid_tokens).backward()  # type: ignore[no-untyped-call]
+        (output / valid_tokens).backward()
     else:
         torch.autograd.backward(output, gradient)
 

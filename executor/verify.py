@@ -136,7 +136,7 @@ def reference_gradients(job: Job, placed: Sequences) -> tuple[float, Gradients]:
         if length > 1:
             ids = torch.from_numpy(job.tokens(int(sequence_id), int(length)))
             loss = _sequence_loss(job, weights, ids) / total
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             losses.append(float(loss.detach()))
     gradients = {n: w.grad.numpy() for n, w in weights.items() if w.grad is not None}
     return math.fsum(losses), gradients
@@ -169,4 +169,3 @@ def gradient_errors(gradients: Gradients, reference: Gradients) -> dict[str, flo
         error = float(np.linalg.norm(gradients[name] - g0))
         errors[name] = error / scale if error else 0.0
     return errors
-

@@ -41,9 +41,11 @@ def execute(
 
     Example: hydraplan execute run.plan --steps 3 -o first.run
     """
+    from hydraplan.files.runfile import Run
     from hydraplan.views import console
     from hydraplan.views.run_text import RUN_COLUMNS, run_caption, run_json, run_rows, run_title
 
+    run: Run | None
     if simulate:
         from hydraplan.executor.simulate import simulate_run
 

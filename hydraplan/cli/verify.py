@@ -28,9 +28,7 @@ def verify(
     from hydraplan.executor.verify import verify as verify_plan
     from hydraplan.views import console
 
-    verdict = verify_plan(
-        plan, batch=batch, dtype=dtype, seed=seed, data=data, timeout_s=timeout
-    )
+    verdict = verify_plan(plan, batch=batch, dtype=dtype, seed=seed, data=data, timeout_s=timeout)
     if json:
         console.emit_json(verdict.as_dict())
     else:

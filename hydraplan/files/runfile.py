@@ -8,7 +8,7 @@ simulated, seed and data.
 
 import hashlib
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from hydraplan.files.planfile import Plan, PlanHeader
 from hydraplan.metrics import shares
 from hydraplan.model import Op, Timeline
 
-RUN_SCHEMA_VERSION = 1
+RUN_SCHEMA_VERSION: Final = 1
 
 SHARES = ("busy", "pipeline_bubble", "dp_bubble", "group_wait", "grad_sync")
 
@@ -155,8 +155,7 @@ def read_timeline(run: Run, step: int) -> Timeline:
         first = ops.reshape(shape)[:, 0]
         schedule.append(
             tuple(
-                Op(kinds[i], int(columns["microbatch"][i]), int(columns["chunk"][i]))
-                for i in first
+                Op(kinds[i], int(columns["microbatch"][i]), int(columns["chunk"][i])) for i in first
             )
         )
         times.append([columns[n][ops].reshape(shape) for n in ("start_s", "end_s", "busy_s")])
