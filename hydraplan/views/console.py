@@ -24,6 +24,12 @@ T = TypeVar("T")
 SCHEMA_VERSION = 1
 """First entry of every object that a command prints under `--json`."""
 
+GAP = 3
+"""Columns of space between two columns of a table."""
+
+LEAST_TEXT_WIDTH = 8
+"""A column of text is not folded below this."""
+
 
 def emit_json(payload: Mapping[str, object]) -> None:
     """Print one JSON object, `schema_version` first; what is not finite becomes null."""
@@ -44,25 +50,42 @@ def note(text: str) -> None:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "", caption: str = ""
 ) -> None:
-    """Print a table to stdout: numbers to the right, nothing ever cut off.
+    """Print a table to stdout: numbers to the right and whole, text folded if it must be.
+
+    Where not even the numbers fit, the table is wider than the terminal: nothing is cut off.
 
     Args:
-        columns: Heads, one a column.
+        columns: Heads, one a column; where room is short, the words of a head are stacked.
         rows: Values, formatted by `cell`; a column is numeric if all its values are.
         title: A line above the table.
         caption: A line below the table.
     """
+    console = Console(highlight=False)
+    texts = [[cell(row[i]) for row in rows] for i in range(len(columns))]
+    numeric = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
+    widest = [max(map(len, [name, *column])) for name, column in zip(columns, texts, strict=True)]
+    is_narrow = sum(widest) + GAP * len(columns) > console.width
+    heads = [
+        name.split() if is_narrow and stacks else [name]
+        for name, stacks in zip(columns, numeric, strict=True)
+    ]
+    height = max(map(len, heads))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for i, name in enumerate(columns):
-        numeric = bool(rows) and all(_is_number(row[i]) for row in rows)
+    least_width = 0
+    for i, head in enumerate(heads):
         table.add_column(
-            Text(name), justify="right" if numeric else "left", overflow="fold", no_wrap=False
+            Text("\n".join([""] * (height - len(head)) + head)),
+            justify="right" if numeric[i] else "left",
+            overflow="fold",
+            no_wrap=numeric[i],
         )
-    for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row))
+        width = max(map(len, [*head, *texts[i]]))
+        least_width += GAP + (width if numeric[i] else min(width, LEAST_TEXT_WIDTH))
+    for row in zip(*texts, strict=True):
+        table.add_row(*map(Text, row))
     if title:
         emit(title)
-    console = Console(highlight=False)
+    console.width = max(console.width, least_width)
     with console.capture() as drawn:
         console.print(table)
     emit("\n".join(line.rstrip() for line in drawn.get().splitlines()))

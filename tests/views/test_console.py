@@ -52,19 +52,36 @@ def test_a_cell_is_short_and_exact_enough(value, text):
     assert console.cell(value) == text
 
 
-def test_a_table_wider_than_the_terminal_loses_no_character(capsys, monkeypatch):
+def table_lines(capsys, *arguments, **keywords):
+    console.print_table(*arguments, **keywords)
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_text_wider_than_the_terminal_is_folded_and_loses_no_character(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    words = [f"w{i:02}" + "x" * 20 for i in range(8)]
-    console.print_table([f"c{i}" for i in range(8)], [words], title="T", caption="C")
-    lines = capsys.readouterr().out.splitlines()
+    words = [f"w{i:02}" + "x" * 20 for i in range(7)]
+    lines = table_lines(capsys, [f"c{i}" for i in range(7)], [words], title="T", caption="C")
     assert max(map(len, lines)) <= 80
     assert (lines[0], lines[-1]) == ("T", "C")
-    assert "".join(lines).count("x") == 160
+    assert "".join(lines).count("x") == 140
+
+
+def test_numbers_are_never_folded_even_where_they_are_too_wide(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = table_lines(capsys, ["text", *"abcdefgh"], [["w" * 40, *[123_456_789] * 8]])
+    assert max(line.count("123,456,789") for line in lines) == 8
+    assert "".join(lines).count("w") == 40
+
+
+def test_a_head_over_numbers_stacks_its_words_only_where_room_is_short(capsys, monkeypatch):
+    table = ["slot imbalance", "name"], [[1.5, "a"]]
+    assert table_lines(capsys, *table)[0] == "slot imbalance   name"
+    monkeypatch.setenv("COLUMNS", "20")
+    assert table_lines(capsys, *table)[:2] == ["     slot", "imbalance   name"]
 
 
 def test_numbers_stand_right_and_markup_is_text(capsys):
-    console.print_table(["n", "[red]t[/red]"], [[1, "[b]x"], [1000, "y"]])
-    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    lines = table_lines(capsys, ["n", "[red]t[/red]"], [[1, "[b]x"], [1000, "y"]])
     assert lines[0] == "    n   [red]t[/red]"
     assert lines[2:] == ["    1   [b]x", "1,000   y"]
 
