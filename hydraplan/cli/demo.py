@@ -22,8 +22,9 @@ def demo(
         Path | None, typer.Option("-o", "--output", help="Folder that keeps the files.")
     ] = None,
 ) -> None:
-    """Profile this machine, plan real lengths, check, simulate, execute and verify the plan.
+    """Walk the whole path on bundled real lengths.
 
+    Profiles this machine, compares, plans, checks, simulates, executes, verifies and shows.
     Needs torch and takes about two minutes on two cores. Without -o nothing is kept.
     """
     import tempfile

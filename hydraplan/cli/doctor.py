@@ -34,7 +34,7 @@ ENOUGH_FILES = 1024
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what works on this machine and why the rest does not; exit 3 if planning does not."""
+    """Say what works on this machine and why not. Exit 3 if planning does not."""
     from hydraplan.errors import MissingDependency
     from hydraplan.views import console
 
@@ -126,12 +126,15 @@ def _try(part: str, purpose: str, attempt: Callable[[], str]) -> Finding:
 
 
 def _gloo() -> str:
+    import tempfile
+
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_gloo_available()):
         raise RuntimeError("torch is built without gloo")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    dist.destroy_process_group()
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        dist.destroy_process_group()
     return "a group of one opens"
 
 

@@ -15,7 +15,10 @@ def lengths(
     ] = "sequences",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Count a length file: percentiles, and who holds tokens and attention work in its tail."""
+    """Show what a length file holds.
+
+    Counts, percentiles, and which share of rows, tokens and attention work lies in its tail.
+    """
     from hydraplan.files.lengths import read_lengths
     from hydraplan.views import console
     from hydraplan.views.distribution import summarize
