@@ -96,7 +96,9 @@ def summary(cells: list[dict]) -> None:
     print(f"{len(cells)} cells, {len(cells) - len(open_cells)} with an empty window")
     print(f"worst imbalance in an open cell {worst['load_driven_slot_imbalance']:.3f}: {worst}")
     print(f"{len(over)} open cells above 1.10; {len(lost)} cells slower than memory-ffd")
-    print(f"gain over memory-ffd in its best order: mean {np.mean(gains):.3f}, max {max(gains):.3f}")
+    print(
+        f"gain over memory-ffd in its best order: mean {np.mean(gains):.3f}, max {max(gains):.3f}"
+    )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ def check_plan(plan: Plan, batch: BatchPlan) -> list[str]:
     broken: list[str] = []
     for name in (n for n in RULES if n in header.invariants):
         placed = batch.sequences.placed()
-        broken += [f"batch {batch.batch}: {text}" for text in RULES[name](header, cost, batch, placed)]
+        broken += [
+            f"batch {batch.batch}: {text}" for text in RULES[name](header, cost, batch, placed)
+        ]
         if broken and name in _FOUNDATIONS:
             break
     return broken
@@ -90,9 +92,7 @@ def _aligned(
         elif first % d:
             yield f"{where} are not aligned to degree {d}"
         if not 0 <= m < batch.num_microbatches:
-            yield (
-                f"sequence {placed.sequence_id[i]}: microbatch {m} of {batch.num_microbatches}"
-            )
+            yield (f"sequence {placed.sequence_id[i]}: microbatch {m} of {batch.num_microbatches}")
 
 
 def _cap(header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences) -> Iterator[str]:

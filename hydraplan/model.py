@@ -54,17 +54,20 @@ class Sequences:
     predicted_s: FloatArray
     status: tuple[Status, ...]
 
+    def on_ranks(self) -> IntArray:
+        """Indices of the rows that are trained on, in input order."""
+        return np.flatnonzero([s in ON_RANKS for s in self.status])
+
     def placed(self) -> "Sequences":
         """Only the rows that hold a place, in execution order (microbatch, then order)."""
-        on = np.array([s in ON_RANKS for s in self.status], dtype=bool)
-        rows = np.flatnonzero(on)
+        rows = self.on_ranks()
         rows = rows[np.lexsort((self.order[rows], self.microbatch[rows]))]
         return self.take(rows)
 
     def take(self, rows: IntArray) -> "Sequences":
         """The named rows, in that order."""
         return Sequences(
-            *(getattr(self, name)[rows] for name in _ARRAYS),
+            **{name: getattr(self, name)[rows] for name in ARRAY_COLUMNS},
             status=tuple(self.status[i] for i in rows),
         )
 
@@ -84,7 +87,8 @@ PLACE_COLUMNS = (
 )
 """What the planner decides of a row; everything else is given."""
 
-_ARRAYS = ("sequence_id", "length_tokens", "valid_tokens", *PLACE_COLUMNS)
+ARRAY_COLUMNS = ("sequence_id", "length_tokens", "valid_tokens", *PLACE_COLUMNS)
+"""Every column of `Sequences` but `status`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,22 @@ class BatchPlan:
     predicted_end_s: tuple[FloatArray, ...]
     figures: dict[str, float]
     search: Search
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One strategy in one microbatch order; `figures` are means over the batches.
+
+    `plan_s` one solve and placement, `planning_s` the whole search, both warm CPU seconds a
+    batch.
+    """
+
+    strategy: str
+    microbatch_order: str
+    batches: tuple[BatchPlan, ...]
+    figures: dict[str, float]
+    plan_s: float
+    planning_s: float
 
 
 @dataclass(frozen=True, slots=True)

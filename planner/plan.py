@@ -24,17 +24,30 @@ from hydraplan.planner.figures import batch_figures
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.placement.cost_table import cost_table, fits, num_levels
-from hydraplan.planner.placement.draft import Request
+from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.version import __version__
 
 MAX_RANKS = 1 << 16
+"""Largest pool; beyond it a tree over the lanes would not fit a planner's memory."""
 
 
 def plan(
     lengths: Lengths, profile: Profile, options: PlanOptions, num_batches: int | None
 ) -> tuple[PlanHeader, Iterator[BatchPlan]]:
     """Check the request and return the header and the batches, planned one by one on demand.
+
+    Arguments and errors as `prepare`.
+    """
+    header, batches = prepare(lengths, profile, options, num_batches)
+    cost = header.cost_model()
+    return header, (plan_batch(cost, options, i, rows) for i, rows in enumerate(batches))
+
+
+def prepare(
+    lengths: Lengths, profile: Profile, options: PlanOptions, num_batches: int | None
+) -> tuple[PlanHeader, list[Sequences]]:
+    """Check a request, cut the batches and sort out their rows; nothing is placed yet.
 
     Args:
         num_batches: How many to plan from the start of the file; None for all it holds.
@@ -51,7 +64,7 @@ def plan(
         if name not in known:
             raise InputError(f"unknown {kind} {name!r}", f"known: {', '.join(known)}")
     if options.ranks > MAX_RANKS:
-        raise InputError(f"ranks {options.ranks} is beyond {MAX_RANKS}")
+        raise InputError(f"--ranks {options.ranks} is beyond {MAX_RANKS}")
     model = profile.header.model
     check_tensor_parallel(model, options.tp)
     layers = tuple(tuple(row) for row in split_layers(model.num_layers, options.pp))
@@ -71,12 +84,7 @@ def plan(
         num_batches=len(bounds),
     )
     cost = header.cost_model()
-    sorted_out = [
-        sort_out(cost, lengths.length_tokens, start, stop, options) for start, stop in bounds
-    ]
-    return header, (
-        plan_batch(cost, options, batch, rows) for batch, rows in enumerate(sorted_out)
-    )
+    return header, [sort_out(cost, lengths.length_tokens, *rows, options) for rows in bounds]
 
 
 def cut_batches(
@@ -168,31 +176,42 @@ def _overlong(cost: CostModel, row: int, length: int, cap: int) -> Infeasible:
 
 def plan_batch(cost: CostModel, options: PlanOptions, batch: int, rows: Sequences) -> BatchPlan:
     """Place one batch by the named strategy and compute its figures."""
-    on = np.flatnonzero([s in ("placed", "truncated") for s in rows.status])
-    open_rows = rows.take(on)
-    cap = options.max_tokens_per_rank
-    schedule = SCHEDULES[options.pipeline]
+    request = open_request(cost, options, rows)
+    return finish(request, options, batch, rows, STRATEGIES[options.strategy].place(request))
+
+
+def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Request:
+    """What the strategy is asked: the rows that get a place, and their cost table."""
+    open_rows = rows.take(rows.on_ranks())
     order = options.microbatch_order
-    draft = STRATEGIES[options.strategy].place(
-        Request(
-            cost=cost,
-            table=cost_table(cost, open_rows.length_tokens, cap),
-            sequences=open_rows,
-            cap_tokens=cap,
-            microbatches=options.microbatches,
-            orders=ORDERS if order == "auto" else (order,),
-            schedule=schedule,
-        )
+    return Request(
+        cost=cost,
+        table=cost_table(cost, open_rows.length_tokens, options.max_tokens_per_rank),
+        sequences=open_rows,
+        cap_tokens=options.max_tokens_per_rank,
+        microbatches=options.microbatches,
+        orders=ORDERS if order == "auto" else (order,),
+        schedule=SCHEDULES[options.pipeline],
     )
-    ops = schedule(cost.pp, draft.num_microbatches)
-    placed = draft.sequences
+
+
+def finish(
+    request: Request, options: PlanOptions, batch: int, rows: Sequences, draft: Draft
+) -> BatchPlan:
+    """The draft with all rows, its op order, and its figures."""
+    ops = request.schedule(request.cost.pp, draft.num_microbatches)
     figures, timeline = batch_figures(
-        cost, placed, draft.num_microbatches, ops, cap, draft.search.load_target_s
+        request.cost,
+        draft.sequences,
+        draft.num_microbatches,
+        ops,
+        request.cap_tokens,
+        draft.search.load_target_s,
     )
     start, end = predicted(timeline)
     return BatchPlan(
         batch=batch,
-        sequences=merged(rows, on, placed),
+        sequences=merged(rows, draft.sequences),
         num_microbatches=draft.num_microbatches,
         schedule=ops,
         strategy=options.strategy,
@@ -206,8 +225,9 @@ def plan_batch(cost: CostModel, options: PlanOptions, batch: int, rows: Sequence
     )
 
 
-def merged(rows: Sequences, on: IntArray, placed: Sequences) -> Sequences:
-    """All rows again, those at `on` with their place; `placed` has the order of `on`."""
+def merged(rows: Sequences, placed: Sequences) -> Sequences:
+    """All rows again, those on ranks with their place; `placed` keeps the order of `rows`."""
+    on = rows.on_ranks()
     columns = {}
     for name in PLACE_COLUMNS:
         column = getattr(rows, name).copy()

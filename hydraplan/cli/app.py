@@ -13,6 +13,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from hydraplan.cli.compare import compare
 from hydraplan.cli.defaults import CONFIG_FILE, bind_environment, read_defaults
 from hydraplan.cli.demo import demo
 from hydraplan.cli.doctor import doctor
@@ -20,6 +21,7 @@ from hydraplan.cli.execute import execute
 from hydraplan.cli.lengths import lengths
 from hydraplan.cli.plan import plan
 from hydraplan.cli.profile import profile
+from hydraplan.cli.show import show
 from hydraplan.cli.validate import validate
 from hydraplan.cli.verify import verify
 from hydraplan.errors import HydraplanError, InputError, MissingDependency
@@ -30,6 +32,8 @@ COMMANDS = (
     lengths,
     profile,
     plan,
+    compare,
+    show,
     validate,
     execute,
     verify,

@@ -1,14 +1,14 @@
 """Options that several commands share, and the request they add up to."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
 if TYPE_CHECKING:
-    from hydraplan.files.planfile import PlanHeader
-    from hydraplan.model import BatchPlan
+    from hydraplan.files.lengths import Lengths
+    from hydraplan.files.planfile import PlanOptions
+    from hydraplan.files.profilefile import Profile
 
 LengthsFile = Annotated[Path, typer.Argument(help="Parquet, Megatron .idx, or text, one a line.")]
 ProfileFile = Annotated[Path, typer.Option("--profile", help="Profile of the devices.")]
@@ -44,7 +44,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 
 
-def request_plan(
+class Inputs(NamedTuple):
+    """What `plan` and `compare` hand to the planner; `num_batches` None means all."""
+
+    lengths: "Lengths"
+    profile: "Profile"
+    options: "PlanOptions"
+    num_batches: int | None
+
+
+def read_inputs(
     lengths: Path,
     profile: Path,
     *,
@@ -62,14 +71,13 @@ def request_plan(
     microbatch_order: str | None,
     on_overlong: Literal["error", "skip", "truncate"],
     seed: int,
-) -> "tuple[PlanHeader, Iterator[BatchPlan]]":
-    """Read the inputs and ask the planner; batches are planned as they are taken."""
+) -> Inputs:
+    """Check the options that typer cannot, and read both input files."""
     from hydraplan.errors import InputError
     from hydraplan.files.lengths import read_lengths
     from hydraplan.files.planfile import PlanOptions
     from hydraplan.files.profilefile import read_profile
     from hydraplan.planner.placement.strategies import STRATEGIES
-    from hydraplan.planner.plan import plan
 
     if (batch_sequences is None) == (batch_tokens is None):
         raise InputError("give exactly one of --batch-sequences and --batch-tokens")
@@ -90,7 +98,7 @@ def request_plan(
         seed=seed,
     )
     count = _count(num_batches, "--num-batches", "all")
-    return plan(read_lengths(lengths, unit), read_profile(profile), options, count)
+    return Inputs(read_lengths(lengths, unit), read_profile(profile), options, count)
 
 
 def _count(text: str, option: str, word: str) -> int | None:

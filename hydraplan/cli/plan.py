@@ -39,11 +39,12 @@ def plan(
     """
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.planfile import open_plan, read_batch, write_plan
+    from hydraplan.planner.plan import plan as make_plan
     from hydraplan.views import console
     from hydraplan.views.plan_text import batch_object, print_plan
 
     refuse_existing(output, force)
-    header, batches = o.request_plan(
+    inputs = o.read_inputs(
         lengths,
         profile,
         unit=unit,
@@ -61,6 +62,7 @@ def plan(
         on_overlong=on_overlong,
         seed=seed,
     )
+    header, batches = make_plan(*inputs)
     with console.progress("planning", header.num_batches) as advance:
         write_plan(output, header, console.counted(batches, advance))
     written = open_plan(output)

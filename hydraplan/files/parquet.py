@@ -68,7 +68,11 @@ def open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetFile:
     found = file.schema_arrow.remove_metadata()
     if not found.equals(schema):
         wrong = next(
-            (f"column {i}" for i, field in enumerate(schema) if i >= len(found) or found.field(i) != field),
+            (
+                f"column {i}"
+                for i, field in enumerate(schema)
+                if i >= len(found) or found.field(i) != field
+            ),
             "extra columns",
         )
         raise InputError(f"{path} does not have the schema of this version ({wrong} differs)")

@@ -16,7 +16,14 @@ from pydantic import PositiveInt
 from hydraplan.config import Config, ModelShape
 from hydraplan.cost import CostFit, CostModel
 from hydraplan.errors import InputError
-from hydraplan.files.parquet import beside, column, first_line, open_parquet, read_footer, with_footer
+from hydraplan.files.parquet import (
+    beside,
+    column,
+    first_line,
+    open_parquet,
+    read_footer,
+    with_footer,
+)
 from hydraplan.metrics import FIGURES
 from hydraplan.model import BatchPlan, Op, Search, Sequences
 
@@ -246,9 +253,7 @@ def _schedule_table(plan: BatchPlan) -> pa.Table:
 
 
 def _batch_table(plan: BatchPlan) -> pa.Table:
-    values: dict[str, object] = {
-        name: getattr(plan, name) for name in BATCHES_SCHEMA.names[:6]
-    }
+    values: dict[str, object] = {name: getattr(plan, name) for name in BATCHES_SCHEMA.names[:6]}
     values |= {name: getattr(plan.search, name) for name in Search.__dataclass_fields__}
     values |= plan.figures
     return pa.Table.from_pylist([values])

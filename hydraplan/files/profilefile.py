@@ -80,9 +80,7 @@ class Profile(NamedTuple):
 def write_profile(path: Path, header: ProfileHeader, rows: Sequence[Measurement]) -> None:
     """Write a profile atomically."""
     columns = list(zip(*rows, strict=True)) if rows else [[] for _ in PROFILE_SCHEMA]
-    arrays = [
-        pa.array(c, field.type) for c, field in zip(columns, PROFILE_SCHEMA, strict=True)
-    ]
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, PROFILE_SCHEMA, strict=True)]
     schema = with_footer(PROFILE_SCHEMA, header)
     with beside(path) as spare:
         pq.write_table(pa.table(arrays, schema=schema), spare)

@@ -24,6 +24,9 @@ T = TypeVar("T")
 SCHEMA_VERSION = 1
 """First entry of every object that a command prints under `--json`."""
 
+WIDEST = 400
+"""Characters of the widest line of a table that goes to a file or a pipe."""
+
 GAP = 3
 """Columns of space between two columns of a table."""
 

@@ -48,7 +48,7 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchPlan]) -> None:
         f" strategy {options.strategy}, schedule {options.pipeline}\n"
     )
     console.print_table(
-        ["batch", "rows", "tokens", "M", "window", "winner", "order", "iteration s", "slot imb."],
+        ["batch", "rows", "tokens", "M", "window", "winner", "order", "iter. s", "imbal."],
         [
             [
                 b.batch,
@@ -83,6 +83,28 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchPlan]) -> None:
         f" slot imbalance {figures['slot_imbalance']:.3f},"
         f" pipeline bubble {figures['pipeline_bubble']:.1%}"
         f" (fill {figures['fill_bubble']:.1%}), iteration {figures['iteration_s']:.4g} s simulated"
+    )
+
+
+def print_sequences(plan: BatchPlan, limit: int) -> None:
+    """The costliest `limit` sequences of a batch, costliest first."""
+    s = plan.sequences
+    rows = sorted(s.on_ranks().tolist(), key=lambda i: (-s.predicted_s[i] * s.degree[i], i))
+    console.print_table(
+        ["id", "tokens", "degree", "ulysses x ring", "ranks", "microbatch", "ms a rank"],
+        [
+            [
+                str(s.sequence_id[i]),
+                s.length_tokens[i],
+                s.degree[i],
+                f"{s.ulysses_size[i]} x {s.ring_size[i]}",
+                f"{s.first_rank[i]}..{s.first_rank[i] + s.degree[i] - 1}",
+                s.microbatch[i],
+                1e3 * s.predicted_s[i],
+            ]
+            for i in rows[:limit]
+        ],
+        title=f"costliest {min(limit, len(rows))} of {len(rows)} sequences of batch {plan.batch}",
     )
 
 

@@ -40,7 +40,7 @@ class CostTable:
     @property
     def num_levels(self) -> int:
         """How many degrees the pool offers."""
-        return self.load_s.shape[1]
+        return int(self.load_s.shape[1])
 
     @property
     def rank_work_s(self) -> FloatArray:

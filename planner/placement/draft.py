@@ -45,7 +45,8 @@ class Draft:
     search: Search
 
 
-NO_SEARCH = Search(-1, -1, *[float("nan")] * 3, 1, 0, *[float("nan")] * 3)
+_NAN = float("nan")
+NO_SEARCH = Search(-1, -1, _NAN, _NAN, _NAN, 1, 0, _NAN, _NAN, _NAN)
 """Of a strategy that tries one placement and has no target."""
 
 

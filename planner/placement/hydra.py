@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydraplan.errors import Infeasible
+from hydraplan.model import IntArray
 from hydraplan.planner.placement.degrees import allowed_levels
 from hydraplan.planner.placement.draft import Draft, Request, draft
 from hydraplan.planner.placement.lazy_heaps import place_lazy_heaps
@@ -154,13 +155,30 @@ def _point(
 
 
 def _place(request: Request, point: _Point) -> Draft | None:
-    """Place one point: lazy heaps, and lazy split where the cap stops them."""
-    level = point.target.level
+    """Place and score one point."""
+    found = place_levels(request, point.target.level, point.num_microbatches)
+    if found is None:
+        return None
+    return draft(request, point.target.level, *found, point.num_microbatches, "load-driven")
+
+
+def place_levels(
+    request: Request, level: IntArray, num_microbatches: int
+) -> tuple[IntArray, IntArray] | None:
+    """Microbatch and first rank: lazy heaps, and lazy split where the cap stops them."""
     load_s, rows, _, _ = request.table.at(level)
     for place in (place_lazy_heaps, place_lazy_split):
-        found = place(
-            load_s, rows, level, request.cost.ranks, point.num_microbatches, request.cap_tokens
-        )
+        found = place(load_s, rows, level, request.cost.ranks, num_microbatches, request.cap_tokens)
         if found is not None:
-            return draft(request, level, *found, point.num_microbatches, "load-driven")
+            return found
     return None
+
+
+def place_once(request: Request, found: Draft) -> None:
+    """One solve of the target and one placement at the point that was found, nothing scored."""
+    search, count = found.search, found.num_microbatches
+    load_driven = found.winner == "load-driven"
+    allowed = allowed_levels(request.table, search.eta if load_driven else ETAS[0])
+    theta = search.theta if load_driven else THETAS[0]
+    target = solve(request.table, allowed, request.cost.ranks * count, theta)
+    place_levels(request, target.level, count)

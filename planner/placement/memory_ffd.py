@@ -119,6 +119,4 @@ def place_memory_sized(request: Request) -> Draft:
             f" --microbatches allows {request.microbatches}",
             "use --microbatches auto",
         )
-    return draft(
-        request, level, microbatch, first_rank, request.microbatches or count, "memory"
-    )
+    return draft(request, level, microbatch, first_rank, request.microbatches or count, "memory")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hydraplan.planner.placement.draft import Draft, Request
-from hydraplan.planner.placement.hydra import place_hydra
+from hydraplan.planner.placement.hydra import place_hydra, place_once
 from hydraplan.planner.placement.memory_ffd import place_memory_sized
 
 ALWAYS = ("accounted", "aligned", "cap", "degree", "order", "schedule")
@@ -13,14 +13,18 @@ ALWAYS = ("accounted", "aligned", "cap", "degree", "order", "schedule")
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """`default_order` is the microbatch order where the user names none."""
+    """`default_order` is the microbatch order where the user names none.
+
+    `place_once` repeats one point of a strategy's search, for timing; None if it has no search.
+    """
 
     place: Callable[[Request], Draft]
+    place_once: Callable[[Request, Draft], None] | None
     default_order: str
     invariants: tuple[str, ...]
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "hydra": Strategy(place_hydra, "auto", ALWAYS),
-    "memory-ffd": Strategy(place_memory_sized, "as-built", ALWAYS),
+    "hydra": Strategy(place_hydra, place_once, "auto", ALWAYS),
+    "memory-ffd": Strategy(place_memory_sized, None, "as-built", ALWAYS),
 }

@@ -1,0 +1,66 @@
+"""`hydraplan compare`: strategies side by side on the same batches."""
+
+from typing import Annotated
+
+import typer
+
+from hydraplan.cli import options as o
+
+
+def compare(
+    lengths: o.LengthsFile,
+    profile: o.ProfileFile,
+    ranks: o.Ranks,
+    max_tokens_per_rank: o.Cap,
+    strategies: Annotated[
+        str, typer.Option("--strategies", help="Comma list: hydra, memory-ffd.")
+    ] = "hydra,memory-ffd",
+    pp: o.Pp = 1,
+    tp: o.Tp = 1,
+    batch_sequences: o.BatchSequences = None,
+    batch_tokens: o.BatchTokens = None,
+    num_batches: o.NumBatches = "1",
+    pipeline: o.Pipeline = "1f1b",
+    microbatches: o.Microbatches = "auto",
+    on_overlong: o.OnOverlong = "error",
+    unit: o.Unit = "sequences",
+    seed: o.Seed = 0,
+    json: o.Json = False,
+) -> None:
+    """Plan the same batches with several strategies and show all figures side by side.
+
+    Baselines are shown in each microbatch order; hydra chooses its own.
+    """
+    from hydraplan.errors import InputError
+    from hydraplan.planner.compare import compare as rows_of
+    from hydraplan.views import console
+    from hydraplan.views.compare_text import print_rows, row_object
+
+    names = [name.strip() for name in strategies.split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"--strategies {strategies!r} names none, or one twice")
+    inputs = o.read_inputs(
+        lengths,
+        profile,
+        unit=unit,
+        num_batches=num_batches,
+        pp=pp,
+        ranks=ranks,
+        tp=tp,
+        max_tokens_per_rank=max_tokens_per_rank,
+        batch_sequences=batch_sequences,
+        batch_tokens=batch_tokens,
+        strategy=names[0],
+        pipeline=pipeline,
+        microbatches=microbatches,
+        microbatch_order=None,
+        on_overlong=on_overlong,
+        seed=seed,
+    )
+    rows = list(rows_of(inputs.lengths, inputs.profile, inputs.options, inputs.num_batches, names))
+    if json:
+        console.emit_json(
+            {"profile_mode": inputs.profile.header.mode, "rows": [row_object(r) for r in rows]}
+        )
+    else:
+        print_rows(inputs.options, inputs.profile.header, rows)

@@ -1,0 +1,92 @@
+"""`hydraplan show`: look at a plan or a run."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from hydraplan.cli import options as o
+
+View = Literal["summary", "loads", "gantt", "sequences"]
+
+
+def show(
+    path: Annotated[Path, typer.Argument(help="Plan or run folder.")],
+    view: Annotated[
+        View | None, typer.Option("--view", help="Only this view of a plan.  [default: all four]")
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", min=0, help="Batch of a plan to show.")] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Most rows of the sequences view.")
+    ] = 20,
+    json: o.Json = False,
+) -> None:
+    """Show a plan (summary, load of every slot, Gantt chart, sequences) or the steps of a run."""
+    from hydraplan.errors import InputError
+
+    if (path / "steps.parquet").is_file():
+        _show_run(path, json)
+    elif path.is_dir() and (path / "sequences.parquet").is_file():
+        _show_plan(path, view, batch, limit, json)
+    else:
+        raise InputError(
+            f"{path} is neither a plan nor a run folder",
+            "plans come from `hydraplan plan -o`, runs from `hydraplan execute -o`",
+        )
+
+
+def _show_run(path: Path, json: bool) -> None:
+    from hydraplan.files.runfile import open_run
+    from hydraplan.views import console
+    from hydraplan.views.run_text import RUN_COLUMNS, run_caption, run_json, run_rows, run_title
+
+    run = open_run(path)
+    if json:
+        console.emit_json(run_json(run))
+    else:
+        console.print_table(RUN_COLUMNS, run_rows(run), run_title(run), run_caption(run))
+
+
+def _show_plan(path: Path, view: View | None, batch: int, limit: int, json: bool) -> None:
+    from hydraplan.files.planfile import open_plan, read_batch
+    from hydraplan.invariants import check_plan
+    from hydraplan.slots import slot_times
+    from hydraplan.views import console
+    from hydraplan.views.charts import SHADES, gantt, heat_map
+    from hydraplan.views.plan_text import batch_object, print_plan, print_sequences
+
+    plan = open_plan(path)
+    if json:
+        batches = [read_batch(plan, i) for i in range(plan.header.num_batches)]
+        console.emit_json({"plan": path, "batches": [batch_object(b) for b in batches]})
+        return
+    shown = read_batch(plan, batch)
+    broken = check_plan(plan, shown)
+    if broken:
+        console.note(f"warning: this plan is not valid: {broken[0]}")
+        return
+    if view in (None, "summary"):
+        print_plan(plan.header, [read_batch(plan, i) for i in range(plan.header.num_batches)])
+    if view in (None, "loads"):
+        slots = slot_times(
+            plan.header.cost_model(), shown.sequences.placed(), shown.num_microbatches
+        )
+        load_s = slots.load_s
+        console.emit(
+            f"\nload of every slot of batch {batch}: lanes down, microbatches across,"
+            f"\n'{SHADES[0]}' nothing to '{SHADES[-1]}' {load_s.max():.4g} s"
+            f" (mean {load_s.mean():.4g} s)"
+        )
+        for line in heat_map(load_s):
+            console.emit(line)
+    if view in (None, "gantt"):
+        end_s = max(float(e[-1]) for e in shown.predicted_end_s)
+        console.emit(
+            f"\nops of every stage of batch {batch} over {end_s:.4g} s (simulated, gradient sync"
+            "\nexcluded): last digit of the microbatch, F forward, B backward, '.' idle"
+        )
+        for line in gantt(shown):
+            console.emit(line)
+    if view in (None, "sequences"):
+        console.emit()
+        print_sequences(shown, limit)

@@ -1,0 +1,79 @@
+"""`compare` as a table and as JSON; every number says what it is and where it comes from."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hydraplan.files.planfile import PlanOptions
+from hydraplan.files.profilefile import ProfileHeader
+from hydraplan.model import Comparison
+from hydraplan.views import console
+from hydraplan.views.plan_text import window_text
+
+
+def row_object(row: Comparison) -> dict[str, object]:
+    """One row for `--json`: who, what it chose, all figures, and what planning cost."""
+    return {
+        "strategy": row.strategy,
+        "microbatch_order": row.microbatch_order,
+        "winner": [b.winner for b in row.batches],
+        "num_microbatches": [b.num_microbatches for b in row.batches],
+        "window": [[b.search.window_min, b.search.window_max] for b in row.batches],
+        "status": _status(row),
+        **row.figures,
+        "plan_s": row.plan_s,
+        "planning_s": row.planning_s,
+    }
+
+
+def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comparison]) -> None:
+    """Two tables: how fast each plan is and why, and what planning it took."""
+    console.emit(
+        f"{profile.model.name}, {profile.mode} profile ({profile.device}), tp {options.tp} x pp"
+        f" {options.pp} x ranks {options.ranks},\nat most {options.max_tokens_per_rank:,} tokens"
+        f" a rank and microbatch, schedule {options.pipeline},"
+        f" {len(rows[0].batches)} batch(es)\n"
+    )
+    best_s = min(row.figures["iteration_s"] for row in rows)
+    console.print_table(
+        ["strategy", "order", "M", "iter. s", "x best", "pipe", "fill", "dp", "imbal."],
+        [
+            [
+                row.strategy,
+                row.microbatch_order,
+                round(sum(b.num_microbatches for b in row.batches) / len(row.batches), 1),
+                row.figures["iteration_s"],
+                row.figures["iteration_s"] / best_s,
+                *(f"{row.figures[name]:.1%}" for name in _SHARES),
+                row.figures["slot_imbalance"],
+            ]
+            for row in rows
+        ],
+        title="simulated, noise-free, mean over batches",
+        caption="pipe, fill, dp: pipeline bubble, what of it the schedule leaves at equal slots,\n"
+        "and data-parallel bubble, shares of the iteration. imbal.: fullest slot over the mean.\n",
+    )
+    console.print_table(
+        ["strategy", "order", "won by", "window of M", "one plan ms", "search ms"],
+        [
+            [
+                row.strategy,
+                row.microbatch_order,
+                ", ".join(sorted({b.winner for b in row.batches})),
+                window_text(row.batches[0]),
+                1e3 * row.plan_s,
+                1e3 * row.planning_s,
+            ]
+            for row in rows
+        ],
+        title="planning, warm CPU time a batch; window of the first batch",
+    )
+    unlike = {name: count for name, count in _status(rows[0]).items() if name != "placed"}
+    if unlike:
+        console.emit("\nrows not placed whole: " + ", ".join(f"{n} {s}" for s, n in unlike.items()))
+
+
+_SHARES = ("pipeline_bubble", "fill_bubble", "dp_bubble")
+
+
+def _status(row: Comparison) -> dict[str, int]:
+    return dict(sorted(Counter(s for b in row.batches for s in b.sequences.status).items()))

@@ -1,0 +1,71 @@
+"""Several strategies on the same batches: figures side by side, and what planning cost.
+
+Planning is timed in CPU seconds of this process, after one batch has warmed up the compiled
+code: `planning_s` the whole search of a batch, `plan_s` one solve of the target and one
+placement (for a strategy without a search the two are the same).
+"""
+
+import time
+from collections.abc import Iterator
+
+from hydraplan.errors import InputError
+from hydraplan.files.lengths import Lengths
+from hydraplan.files.planfile import PlanOptions
+from hydraplan.files.profilefile import Profile
+from hydraplan.metrics import mean_figures
+from hydraplan.model import Comparison, Sequences
+from hydraplan.planner.pipeline.order import ORDERS
+from hydraplan.planner.placement.draft import Request
+from hydraplan.planner.placement.strategies import STRATEGIES
+from hydraplan.planner.plan import finish, open_request, prepare
+
+
+def compare(
+    lengths: Lengths,
+    profile: Profile,
+    options: PlanOptions,
+    num_batches: int | None,
+    strategies: list[str],
+) -> Iterator[Comparison]:
+    """Plan every batch with every strategy; each in the microbatch orders that make sense.
+
+    hydra chooses its own order; a baseline is shown in all, since sorting a memory-sized
+    plan's microbatches removes most of its bubble.
+    """
+    for name in strategies:
+        if name not in STRATEGIES:
+            raise InputError(f"unknown strategy {name!r}", f"known: {', '.join(STRATEGIES)}")
+    header, batches = prepare(lengths, profile, options, num_batches)
+    cost = header.cost_model()
+    for name in strategies:
+        strategy = STRATEGIES[name]
+        orders = ("auto",) if strategy.default_order == "auto" else ORDERS
+        for order in orders:
+            asked = options.model_copy(update={"strategy": name, "microbatch_order": order})
+            strategy.place(open_request(cost, asked, batches[0]))
+            yield _row(asked, [(open_request(cost, asked, rows), rows) for rows in batches])
+
+
+def _row(options: PlanOptions, requests: list[tuple[Request, Sequences]]) -> Comparison:
+    strategy = STRATEGIES[options.strategy]
+    plans = []
+    plan_s = planning_s = 0.0
+    for index, (request, rows) in enumerate(requests):
+        began = time.process_time()
+        draft = strategy.place(request)
+        took_s = time.process_time() - began
+        planning_s += took_s
+        if strategy.place_once is not None:
+            began = time.process_time()
+            strategy.place_once(request, draft)
+            took_s = time.process_time() - began
+        plan_s += took_s
+        plans.append(finish(request, options, index, rows, draft))
+    return Comparison(
+        strategy=options.strategy,
+        microbatch_order=options.microbatch_order,
+        batches=tuple(plans),
+        figures=mean_figures([p.figures for p in plans]),
+        plan_s=plan_s / len(plans),
+        planning_s=planning_s / len(plans),
+    )
