@@ -44,8 +44,8 @@ def _accounted(
     if len(s) == 0 or len(placed) == 0:
         yield f"{len(s)} rows, {len(placed)} of them placed; a batch trains on something"
     ids = s.sequence_id
-    for i in np.flatnonzero(np.diff(ids) != 1):
-        yield f"sequence_id {ids[i]} is followed by {ids[i + 1]}, rows must be consecutive"
+    for gap in np.flatnonzero(np.diff(ids) != 1):
+        yield f"sequence_id {ids[gap]} is followed by {ids[gap + 1]}, rows must be consecutive"
     if len(ids) and ids[0] < 0:
         yield f"sequence_id {ids[0]} is negative"
     for i, status in enumerate(s.status):

@@ -25,12 +25,10 @@ from hydraplan.files.parquet import (
     with_footer,
 )
 from hydraplan.metrics import FIGURES
-from hydraplan.model import BatchPlan, Op, Search, Sequences
+from hydraplan.model import ARRAY_COLUMNS, BatchPlan, Op, Search, Sequences
 
 if TYPE_CHECKING:
     import pandas as pd
-
-PLAN_SCHEMA_VERSION = 1
 
 
 def _required(*fields: tuple[str, pa.DataType]) -> pa.Schema:
@@ -89,7 +87,7 @@ class PlanHeader(Config):
     `read_profile`. `invariants` names what this strategy promises and `validate` checks.
     """
 
-    schema_version: Literal[1] = PLAN_SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     tool_version: str
     options: PlanOptions
     model: ModelShape
@@ -190,7 +188,7 @@ def read_batch(plan: Plan, batch: int) -> BatchPlan:
     return BatchPlan(
         batch=values["batch"],
         sequences=Sequences(
-            *(column(sequences, name) for name in SEQUENCES_SCHEMA.names[1:-1]),
+            **{name: column(sequences, name) for name in ARRAY_COLUMNS},
             status=tuple(sequences.column("status").to_pylist()),
         ),
         num_microbatches=values["num_microbatches"],

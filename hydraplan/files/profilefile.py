@@ -13,8 +13,6 @@ from hydraplan.cost import CostFit
 from hydraplan.errors import InputError
 from hydraplan.files.parquet import beside, open_parquet, read_footer, with_footer
 
-PROFILE_SCHEMA_VERSION = 1
-
 PROFILE_SCHEMA = pa.schema(
     [
         pa.field(name, kind, nullable=False)
@@ -60,7 +58,7 @@ class Measurement(NamedTuple):
 class ProfileHeader(Config):
     """Footer of a profile. `mode` is "measured" only if every coefficient was timed."""
 
-    schema_version: Literal[1] = PROFILE_SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     tool_version: str
     mode: Literal["measured", "analytic"]
     device: str
@@ -79,8 +77,9 @@ class Profile(NamedTuple):
 
 def write_profile(path: Path, header: ProfileHeader, rows: Sequence[Measurement]) -> None:
     """Write a profile atomically."""
-    columns = list(zip(*rows, strict=True)) if rows else [[] for _ in PROFILE_SCHEMA]
-    arrays = [pa.array(c, field.type) for c, field in zip(columns, PROFILE_SCHEMA, strict=True)]
+    arrays = [
+        pa.array([row[i] for row in rows], field.type) for i, field in enumerate(PROFILE_SCHEMA)
+    ]
     schema = with_footer(PROFILE_SCHEMA, header)
     with beside(path) as spare:
         pq.write_table(pa.table(arrays, schema=schema), spare)

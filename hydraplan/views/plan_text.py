@@ -117,7 +117,7 @@ def window_text(plan: BatchPlan) -> str:
 
 
 def _not_placed(batches: Sequence[BatchPlan]) -> list[str]:
-    counts = Counter(s for b in batches for s in b.sequences.status)
+    counts: Counter[str] = Counter(s for b in batches for s in b.sequences.status)
     texts = {
         "empty": "rows hold no token and are skipped",
         "overlong": "rows are too long for any degree and are skipped",
