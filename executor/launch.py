@@ -46,6 +46,9 @@ SYMPTOM_WAIT_S = 5.0
 SHUTDOWN_S = 5
 """Time between the launcher's SIGTERM and SIGKILL."""
 
+TAKEN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals the launcher handles; it passes them on to the workers, which simply end."""
+
 _PR_SET_PDEATHSIG = 1
 
 Entry = Callable[[World], None]
@@ -108,6 +111,8 @@ def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float) -> None:
         try:
             elastic_launch(config, _local_worker)(entry, pp, ranks, timeout_s, notes, os.getpid())
         except ChildFailedError as error:
+            if any(f.exitcode == -signal.SIGINT for f in error.failures.values()):
+                raise KeyboardInterrupt from None
             raise _root_cause(error.failures, notes, World(0, pp, ranks)) from None
         except SignalException as error:
             if error.sigval == signal.SIGINT:
@@ -118,16 +123,15 @@ def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the launcher's log and give back the signal handlers it takes."""
-    taken = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]
-    handlers = [signal.getsignal(s) for s in taken]
+    handlers = [signal.getsignal(s) for s in TAKEN_SIGNALS]
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
         logging.disable(before)
-        for number, handler in zip(taken, handlers, strict=True):
-            signal.signal(number, handler)
+        for number, handler in zip(TAKEN_SIGNALS, handlers, strict=True):
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _local_worker(
@@ -137,12 +141,13 @@ def _local_worker(
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for number in TAKEN_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     world = World(int(os.environ["RANK"]), pp, ranks)
+    if world.rank == 0:
+        logging.disable(logging.NOTSET)
     try:
         _join_world(entry, world, timeout_s)
     except Exception as error:
