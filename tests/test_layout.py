@@ -141,6 +141,7 @@ def test_the_docs_name_only_commands_and_options_that_exist():
         name, _, body = section.partition("\n")
         if name not in COMMANDS:
             continue
+        body = re.sub(r"^```.*?^```", "", body, flags=re.MULTILINE | re.DOTALL)
         known = {o for p in COMMANDS[name].params for o in getattr(p, "opts", ())} | {"--help"}
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", body))
         assert named <= known, f"{name}: {named - known}"

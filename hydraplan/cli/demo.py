@@ -82,7 +82,8 @@ def _steps() -> list[tuple[str, str]]:
             "execute small.plan --steps 3 -o small.run",
         ),
         ("loss and gradients against one process", "verify small.plan"),
-        ("look at the plan", "show demo.plan"),
+        ("look at the plan: load of every slot", "show demo.plan --view loads"),
+        ("and the ops of every stage", "show demo.plan --view gantt"),
     ]
 
 

@@ -40,7 +40,7 @@ def test_the_whole_path_runs_and_keeps_its_files(tmp_path, capfd):
     shown = re.findall(r"^\$ hydraplan (\S+)", out, re.MULTILINE)
     assert shown == [
         *("lengths", "profile", "compare", "plan", "validate", "execute"),
-        *("plan", "execute", "verify", "show"),
+        *("plan", "execute", "verify", "show", "show"),
     ]
     assert {path.name for path in folder.iterdir()} == {
         *("lengths.parquet", "cpu.profile.parquet", "demo.plan", "small.plan", "small.run"),
