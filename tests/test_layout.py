@@ -146,3 +146,14 @@ def test_the_docs_name_only_commands_and_options_that_exist():
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", body))
         assert named <= known, f"{name}: {named - known}"
         assert {o for o in known if o.startswith("--")} - {"--help"} <= named, name
+
+
+def test_the_module_map_of_the_docs_holds_every_module_and_no_other():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set()
+    for table in re.split(r"\n\n", text):
+        room = re.match(r"\| `([a-z/]+)/` \|", table)
+        if room:
+            named |= {f"{room[1]}/{name}" for name in re.findall(r"`([a-z_/]+\.py)`", table)}
+    real = {relative(path) for path in SOURCES if not path.stem.startswith("__")}
+    assert named == real, named ^ real
