@@ -9,7 +9,7 @@ import numpy as np
 
 from hydraplan.cost import CostModel
 from hydraplan.files.planfile import Plan, PlanHeader
-from hydraplan.layout import expand, rank_tokens, rank_tokens_max
+from hydraplan.layout import MAX_LENGTH_TOKENS, expand, rank_tokens, rank_tokens_max
 from hydraplan.model import ON_RANKS, UNPLACED, BatchPlan, Sequences
 
 Rule = Callable[[PlanHeader, CostModel, BatchPlan, Sequences], Iterator[str]]
@@ -52,6 +52,8 @@ def _accounted(
         length, on = s.length_tokens[i], status in ON_RANKS
         if status not in (*ON_RANKS, "empty", "overlong"):
             yield f"sequence {ids[i]} has the unknown status {status!r}"
+        elif length > MAX_LENGTH_TOKENS:
+            yield f"sequence {ids[i]} of {length} tokens is beyond {MAX_LENGTH_TOKENS}"
         elif length < 0 or (length == 0) != (status == "empty"):
             yield f"sequence {ids[i]} of {length} tokens has status {status}"
         elif not on and (s.degree[i], s.microbatch[i], s.first_rank[i]) != (0, UNPLACED, UNPLACED):

@@ -15,6 +15,9 @@ import numpy as np
 
 from hydraplan.model import IntArray
 
+MAX_LENGTH_TOKENS = 1 << 40
+"""Longest sequence: its products with 2 * ring_size stay within int64 for 2**16 ranks."""
+
 
 def chunk_bounds(length_tokens: int, ring_size: int) -> list[int]:
     """Bounds of the 2 * ring_size zigzag chunks, in tokens; 2 * ring_size + 1 entries."""

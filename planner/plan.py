@@ -10,6 +10,7 @@ from hydraplan.errors import Infeasible, InputError
 from hydraplan.files.lengths import Lengths, digest
 from hydraplan.files.planfile import PlanHeader, PlanOptions
 from hydraplan.files.profilefile import Profile
+from hydraplan.layout import MAX_LENGTH_TOKENS
 from hydraplan.model import (
     PLACE_COLUMNS,
     UNPLACED,
@@ -69,6 +70,12 @@ def prepare(
     check_tensor_parallel(model, options.tp)
     layers = tuple(tuple(row) for row in split_layers(model.num_layers, options.pp))
     bounds = cut_batches(lengths.length_tokens, options, num_batches)
+    longest = int(lengths.length_tokens.argmax())
+    if lengths.length_tokens[longest] > MAX_LENGTH_TOKENS:
+        raise InputError(
+            f"{lengths.name}: row {longest} has {lengths.length_tokens[longest]} tokens,"
+            f" beyond {MAX_LENGTH_TOKENS}"
+        )
     header = PlanHeader(
         tool_version=__version__,
         options=options,

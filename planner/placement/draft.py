@@ -59,6 +59,9 @@ def draft(
     winner: str,
 ) -> Draft:
     """Put the microbatches into the best of the requested orders and score the result."""
+    if request.microbatches is None:  # a microbatch that got nothing is none
+        used, microbatch = np.unique(microbatch, return_inverse=True)
+        num_microbatches = len(used)
     load_s, rows, u, r = request.table.at(level)
     placed = replace(
         request.sequences,

@@ -1,0 +1,45 @@
+"""Requests and cost models that planner tests share."""
+
+import numpy as np
+
+from hydraplan.config import load_cluster, load_model
+from hydraplan.cost import CostModel, split_layers
+from hydraplan.files.planfile import PlanOptions
+from hydraplan.files.profilefile import Profile
+from hydraplan.model import IntArray
+from hydraplan.profiler.analytic import analytic_header
+
+
+def profile(model: str = "llama-8b") -> Profile:
+    header = analytic_header(load_cluster("h100-sxm"), load_model(model))
+    return Profile(header, "0" * 64)
+
+
+def cost_model(ranks: int, pp: int = 1, tp: int = 1, model: str = "llama-8b") -> CostModel:
+    header = profile(model).header
+    layers = tuple(tuple(row) for row in split_layers(header.model.num_layers, pp))
+    return CostModel(header.fit, header.model, tp, pp, ranks, layers)
+
+
+def options(**changes: object) -> PlanOptions:
+    plain: dict[str, object] = {
+        "pp": 2,
+        "ranks": 8,
+        "tp": 1,
+        "max_tokens_per_rank": 4096,
+        "batch_sequences": 64,
+        "batch_tokens": None,
+        "strategy": "hydra",
+        "pipeline": "1f1b",
+        "microbatches": None,
+        "microbatch_order": "auto",
+        "on_overlong": "skip",
+        "seed": 0,
+    }
+    return PlanOptions.model_validate(plain | changes)
+
+
+def long_tailed(count: int, seed: int, longest: int = 60_000) -> IntArray:
+    rng = np.random.default_rng(seed)
+    length = np.exp(rng.normal(np.log(1500), 1.4, count)).astype(np.int64)
+    return np.clip(length, 1, longest)

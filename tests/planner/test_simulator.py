@@ -1,0 +1,182 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydraplan.errors import Infeasible
+from hydraplan.metrics import shares
+from hydraplan.model import Op, Schedule
+from hydraplan.planner.pipeline import simulator
+from hydraplan.planner.pipeline.schedules import one_f_one_b
+from hydraplan.planner.pipeline.simulator import simulate
+from hydraplan.slots import SlotTimes
+
+CASES = json.loads((Path(__file__).parents[1] / "data/published_bubbles.json").read_text())["cases"]
+ONE_F_ONE_B = [c for c in CASES if c["schedule"] == "1F1B"]
+
+
+def uniform(stages: int, microbatches: int, f: float, b: float, w: float, comm: float) -> SlotTimes:
+    op_s = np.empty((3, stages, 1, 1, microbatches))
+    op_s[0], op_s[1], op_s[2] = f, b, w
+    return SlotTimes(
+        op_s=op_s,
+        rows=np.ones((1, microbatches), np.int64),
+        component=np.zeros((1, microbatches), np.int64),
+        boundary_s=np.full((1, microbatches), comm),
+        grad_sync_s=np.zeros(stages),
+    )
+
+
+@pytest.mark.parametrize("case", ONE_F_ONE_B, ids=lambda c: c["id"])
+def test_published_1f1b_numbers_are_reproduced(case: dict) -> None:  # type: ignore[type-arg]
+    t = case["times_per_stage"]
+    slots = uniform(case["p"], case["m"], t["F"], t["B"], t["W"], t.get("comm", 0))
+    timeline = simulate(slots, one_f_one_b(case["p"], case["m"]))
+    spans = [e.max() - s.min() for s, e in zip(timeline.start_s, timeline.end_s, strict=True)]
+    busy = case["m"] * (t["F"] + t["B"] + t["W"])
+    found = {
+        "bubble_rate_longest_stage": (max(spans) - busy) / max(spans),
+        "idle_time_longest_stage": max(spans) - busy,
+        "makespan": max(e.max() for e in timeline.end_s),
+    }[case["metric"]]
+    assert found == pytest.approx(case["expected"], abs=case["tolerance"])
+
+
+def test_there_are_published_numbers() -> None:
+    assert len(ONE_F_ONE_B) == 27
+
+
+@given(st.integers(1, 6), st.integers(1, 12))
+def test_1f1b_runs_everything_once_and_keeps_few_microbatches_alive(p: int, m: int) -> None:
+    for stage, ops in enumerate(one_f_one_b(p, m)):
+        assert sorted(ops) == sorted(
+            [Op("F", i) for i in range(m)] + [Op("BW", i) for i in range(m)]
+        )
+        alive = peak = 0
+        for op in ops:
+            alive += 1 if op.kind == "F" else -1
+            peak = max(peak, alive)
+        assert peak == min(m, p - stage)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[SlotTimes, Schedule]:
+    """Random whole-number slots with random connected lanes, any M, fewer than P included."""
+    p, m, lanes = draw(st.integers(1, 4)), draw(st.integers(1, 6)), draw(st.integers(1, 5))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    joined = rng.random((lanes, m)) < 0.5
+    joined[0] = False
+    lane = np.arange(lanes)[:, None]
+    slots = SlotTimes(
+        op_s=rng.integers(0, 50, (3, p, 1, lanes, m)).astype(float),
+        rows=rng.integers(0, 9, (lanes, m)),
+        component=np.maximum.accumulate(np.where(joined, 0, lane), axis=0),
+        boundary_s=rng.integers(0, 9, (lanes, m)).astype(float),
+        grad_sync_s=rng.integers(0, 20, p).astype(float),
+    )
+    return slots, one_f_one_b(p, m)
+
+
+def by_relaxation(slots: SlotTimes, schedule: Schedule) -> dict[tuple[int, int, int], float]:
+    """End of every (stage, position, lane), by repeating all constraints until nothing moves."""
+    lanes = slots.rows.shape[0]
+    end: dict[tuple[int, int, int], float] = {}
+    where = {
+        (stage, op.kind, op.microbatch): i
+        for stage, ops in enumerate(schedule)
+        for i, op in enumerate(ops)
+    }
+    while True:
+        before = dict(end)
+        for stage, ops in enumerate(schedule):
+            for i, op in enumerate(ops):
+                m = op.microbatch
+                begin, work = {}, {}
+                for lane in range(lanes):
+                    needs = [end.get((stage, i - 1, lane), 0.0)] if i else [0.0]
+                    source = stage - 1 if op.kind == "F" else stage + 1
+                    if 0 <= source < len(schedule):
+                        at = where[source, op.kind, m]
+                        needs.append(end.get((source, at, lane), 0.0) + slots.boundary_s[lane, m])
+                    begin[lane] = max(needs)
+                    f, b, w = slots.op_s[:, stage, 0, lane, m]
+                    work[lane] = f if op.kind == "F" else b + w
+                for lane in range(lanes):
+                    friends = [
+                        x for x in range(lanes) if slots.component[x, m] == slots.component[lane, m]
+                    ]
+                    end[stage, i, lane] = max(begin[x] for x in friends) + max(
+                        work[x] for x in friends
+                    )
+        if end == before:
+            return end
+
+
+@settings(deadline=None, max_examples=60)
+@given(runs())
+def test_every_op_ends_when_the_constraints_say(run: tuple) -> None:  # type: ignore[type-arg]
+    slots, schedule = run
+    timeline = simulate(slots, schedule)
+    for (stage, i, lane), end in by_relaxation(slots, schedule).items():
+        assert timeline.end_s[stage][i, lane] == end
+
+
+@settings(deadline=None, max_examples=60)
+@given(runs())
+def test_shares_add_up_and_none_is_negative(run: tuple) -> None:  # type: ignore[type-arg]
+    slots, schedule = run
+    timeline = simulate(slots, schedule)
+    if max(e.max() for e in timeline.end_s) == 0:
+        return
+    found = shares(timeline)
+    parts = [found[n] for n in ("busy", "grad_sync", "group_wait", "dp_bubble", "pipeline_bubble")]
+    assert sum(parts) == pytest.approx(1)
+    assert min(parts) >= -1e-12
+    own = slots.op_s.sum(axis=(0, 2, 4)).mean() / found["iteration_s"]
+    assert found["busy"] == pytest.approx(own)
+
+
+@settings(deadline=None, max_examples=20)
+@given(runs())
+def test_the_compiled_run_equals_its_python_source(run: tuple) -> None:  # type: ignore[type-arg]
+    slots, schedule = run
+    compiled = simulate(slots, schedule)
+    fast = simulator._run
+    simulator._run = fast.py_func  # type: ignore[attr-defined]
+    try:
+        plain = simulate(slots, schedule)
+    finally:
+        simulator._run = fast
+    for a, b in zip(compiled.end_s, plain.end_s, strict=True):
+        assert (a == b).all()
+
+
+def test_a_uniform_pipeline_has_exactly_the_fill_bubble() -> None:
+    p, m = 8, 43
+    found = shares(simulate(uniform(p, m, 1, 1, 1, 0), one_f_one_b(p, m)))
+    assert found["pipeline_bubble"] == pytest.approx((p - 1) / (m + p - 1))
+    assert found["pipeline_bubble"] == pytest.approx(0.14, abs=1e-9)
+    assert found["dp_bubble"] == found["group_wait"] == 0
+
+
+def test_a_late_lane_holds_up_its_group_and_nobody_else() -> None:
+    op_s = np.zeros((3, 1, 1, 3, 1))
+    op_s[0, 0, 0, :, 0] = [5.0, 1.0, 1.0]
+    slots = SlotTimes(
+        op_s, np.ones((3, 1), np.int64), np.array([[0], [0], [2]]), np.zeros((3, 1)), np.zeros(1)
+    )
+    timeline = simulate(slots, one_f_one_b(1, 1))
+    assert timeline.end_s[0][0].tolist() == [5.0, 5.0, 1.0]
+    # lane 1 waits 4 of 5 s for its group, lane 2 has 4 s to spare at the end
+    found = shares(timeline)
+    assert found["group_wait"] == pytest.approx(4 / 5 / 3)
+    assert found["dp_bubble"] == pytest.approx(4 / 5 / 3)
+
+
+def test_an_order_that_waits_for_itself_is_named_and_does_not_hang() -> None:
+    backwards = ((Op("BW", 0), Op("F", 0)),)
+    with pytest.raises(Infeasible, match="stage 0 waits for an op that never comes"):
+        simulate(uniform(1, 1, 1, 1, 1, 0), backwards)

@@ -1,0 +1,76 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.builders import Place, placed_sequences
+from tests.planner.cases import cost_model
+
+from hydraplan.layout import rank_positions
+from hydraplan.model import Sequences
+from hydraplan.slots import slot_times
+
+RANKS, MICROBATCHES = 8, 3
+
+
+@st.composite
+def placements(draw: st.DrawFn) -> Sequences:
+    places = []
+    for _ in range(draw(st.integers(1, 12))):
+        level = draw(st.integers(0, 3))
+        u = 1 << draw(st.integers(0, level))
+        first = draw(st.integers(0, (RANKS >> level) - 1)) << level
+        places.append(
+            Place(draw(st.integers(1, 3000)), first, u, (1 << level) // u,
+                  draw(st.integers(0, MICROBATCHES - 1)))
+        )  # fmt: skip
+    return placed_sequences(places)
+
+
+@settings(deadline=None)
+@given(placements())
+def test_slots_hold_exactly_the_rows_and_costs_of_their_sequences(placed: Sequences) -> None:
+    cost = cost_model(RANKS, pp=2)
+    slots = slot_times(cost, placed, MICROBATCHES)
+    rows = np.zeros((RANKS, MICROBATCHES), np.int64)
+    attention = np.zeros((2, RANKS, MICROBATCHES))
+    for i in range(len(placed)):
+        one = placed.take(np.array([i]))
+        seconds = cost.attention_s(one.length_tokens, one.ulysses_size, one.ring_size)[:, 0]
+        for member in range(int(placed.degree[i])):
+            slot = placed.first_rank[i] + member, placed.microbatch[i]
+            rows[slot] += len(
+                rank_positions(
+                    int(placed.length_tokens[i]), int(placed.ulysses_size[i]),
+                    int(placed.ring_size[i]), member,
+                )
+            )  # fmt: skip
+            attention[(slice(None), *slot)] += seconds
+    assert (slots.rows == rows).all()
+    assert rows.sum() == placed.length_tokens.sum()
+    for stage in range(2):
+        layers = cost.layers[stage][0]
+        for op in range(3):
+            own = cost.call_s[op, stage, 0] + cost.row_s[op, stage, 0] * rows
+            if op < 2:
+                own = own + layers * attention[op]
+            np.testing.assert_allclose(slots.op_s[op, stage, 0], own, rtol=1e-12)
+
+
+@settings(deadline=None)
+@given(placements())
+def test_lanes_are_connected_exactly_through_shared_groups(placed: Sequences) -> None:
+    slots = slot_times(cost_model(RANKS), placed, MICROBATCHES)
+    for m in range(MICROBATCHES):
+        friends = {lane: {lane} for lane in range(RANKS)}
+        for i in np.flatnonzero(placed.microbatch == m):
+            members = range(placed.first_rank[i], placed.first_rank[i] + placed.degree[i])
+            joined = set().union(*(friends[x] for x in members))
+            for lane in joined:
+                friends[lane] = joined
+        assert slots.component[:, m].tolist() == [min(friends[lane]) for lane in range(RANKS)]
+
+
+def test_an_empty_slot_costs_only_its_calls() -> None:
+    cost = cost_model(RANKS)
+    slots = slot_times(cost, placed_sequences([Place(100)]), 2)
+    assert (slots.rows[:, 1] == 0).all()
+    np.testing.assert_allclose(slots.load_s[:, 1], cost.call_s.sum())
