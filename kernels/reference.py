@@ -31,7 +31,8 @@ def reference_attention(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor) -> Tensor:
 class _Blocked(torch.autograd.Function):
     """Runs `_attend_block` block by block, again in backward, where autograd differentiates it.
 
-    By hand, since torch's checkpoint loads its compiler at the first call.
+    By hand, since torch's checkpoint loads its compiler at the first call. The last and largest
+    block comes first, so that its memory serves all others.
     """
 
     @staticmethod
@@ -39,17 +40,18 @@ class _Blocked(torch.autograd.Function):
         ctx.save_for_backward(q_THD, k_TGD, v_TGD)
         rows, heads, _ = q_THD.shape
         ctx.step = max(1, MAX_SCORES // max(1, heads * rows))
-        starts = range(0, rows, ctx.step)
-        return torch.cat(
-            [q_THD[:0], *(_attend_block(*_block(q_THD, k_TGD, v_TGD, a, ctx.step)) for a in starts)]
-        )
+        out_THD = torch.empty_like(q_THD)
+        for a in reversed(range(0, rows, ctx.step)):
+            block = _block(q_THD, k_TGD, v_TGD, a, ctx.step)
+            out_THD[a : a + ctx.step] = _attend_block(*block)
+        return out_THD
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout_THD: Tensor) -> tuple[Tensor, ...]:
         q_THD, k_TGD, v_TGD = ctx.saved_tensors
         dq, dk, dv = (torch.zeros_like(x) for x in (q_THD, k_TGD, v_TGD))
-        for a in range(0, len(dout_THD), ctx.step):
+        for a in reversed(range(0, len(dout_THD), ctx.step)):
             block = _block(q_THD, k_TGD, v_TGD, a, ctx.step)
             leaves = [x.detach().requires_grad_() for x in block]
             with torch.enable_grad():

@@ -14,19 +14,17 @@ Source: Ring Attention and its zigzag order are standard in the field; sending i
 group, uneven hops and the tags are our choice.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from hydraplan.errors import InputError
+from hydraplan.kernels.attention import AttentionKernel
 from hydraplan.kernels.merge import accumulator_dtype, merge
 from hydraplan.kernels.packing import RingStep
 from hydraplan.kernels.rows import add, put, take
-
-if TYPE_CHECKING:
-    from hydraplan.kernels.attention import AttentionKernel
 
 FORWARD_KV, BACKWARD_KV, BACKWARD_GRADIENT = 0, 1, 2
 """What a message carries."""
@@ -73,7 +71,7 @@ def ring_forward(
     v_NGD: Tensor,
     steps: tuple[RingStep, ...],
     lanes: Neighbours | None,
-    kernel: "AttentionKernel",
+    kernel: AttentionKernel,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """Causal attention of the own queries over all keys of the ring.
@@ -112,7 +110,7 @@ def ring_backward(
     lse_HN: Tensor,
     steps: tuple[RingStep, ...],
     lanes: Neighbours | None,
-    kernel: "AttentionKernel",
+    kernel: AttentionKernel,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v of the own shard, in the input type."""

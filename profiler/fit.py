@@ -9,6 +9,9 @@ not move the fit, and twice too fast counts as much as twice too slow. It does n
 does not extrapolate on its own: `half_rows` stays below the largest call measured, since
 beyond it the data cannot tell it from a slower rate.
 
+What is fitted is the first decile of a point's repeats: other processes only ever add time,
+and on a busy machine the median is mostly theirs. On a quiet one the two agree.
+
 Kernels skip masked keys in whole blocks; the block is found by trying powers of two.
 
 Source: our choice of shape and method; HyDra publishes none.
@@ -207,7 +210,11 @@ def fit_component(name: str, rows: Sequence[Measurement]) -> RateFit | LinkFit |
     `CostModel.attention_s`, where a ring step of half a shard counts as such.
     """
     points = rows_of(name, rows)
-    seconds, flops, moved = (_column(points, f) for f in ("median_s", "flops", "bytes"))
+    seconds, flops, moved = (
+        undisturbed_s(points),
+        _column(points, "flops"),
+        _column(points, "bytes"),
+    )
     match COMPONENTS[name].formula:
         case "attention":
             return fit_attention(flops, _call_rows(points), _is_causal(points), seconds)
@@ -233,6 +240,11 @@ def predicted_s(fit: CostFit, name: str, points: Sequence[Measurement]) -> Float
         case "bandwidth":
             result: FloatArray = moved / coefficient
             return result
+
+
+def undisturbed_s(points: Sequence[Measurement]) -> FloatArray:
+    """The seconds that are fitted: the first decile of each point, shape (num_points,)."""
+    return _column(points, "p10_s")
 
 
 def _column(points: Sequence[Measurement], name: str) -> FloatArray:

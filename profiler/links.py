@@ -25,10 +25,16 @@ import torch.distributed as dist
 from hydraplan.errors import RunFailed
 from hydraplan.files.parquet import first_line
 from hydraplan.files.profilefile import Measurement
-from hydraplan.profiler.measure import cpu_timer, repeats_within, with_times
+from hydraplan.profiler.measure import MIN_REPEATS, cpu_timer, wants_more, with_times
 
-SENT_BYTES = tuple(4**power for power in range(4, 14))
-NUM_REQUIRED = 4
+GROWTH = 4
+SENT_BYTES = tuple(GROWTH**power for power in range(4, 14))
+NUM_REQUIRED = 7
+"""Sizes measured on any machine, up to 1 MiB: below that there is only latency to see."""
+
+BATCH = 5
+"""Exchanges between two questions whether to go on; asking costs a message."""
+
 START_S = 60.0
 """Longest that starting two processes, or one exchange between them, may take."""
 
@@ -97,23 +103,24 @@ def _exchange_sizes(component: str, budget_s: float) -> list[Measurement]:
     began, rows, last_s = time.perf_counter(), [], 0.0
     for index, size in enumerate(SENT_BYTES):
         left_s = budget_s - (time.perf_counter() - began)
-        wanted = index < NUM_REQUIRED or 4 * last_s * 4 < left_s
-        if not _from_rank_0(int(wanted)):
+        fits = GROWTH * last_s * (MIN_REPEATS + 1) < left_s
+        if not _from_rank_0(index < NUM_REQUIRED or fits):
             break
         exchange = _all_to_all(size) if component == "all_to_all" else _p2p(size)
         exchange()
         slice_s = left_s / (len(SENT_BYTES) - index)
-        repeats = _from_rank_0(repeats_within(slice_s, cpu_timer(exchange)))
-        samples = [cpu_timer(exchange) for _ in range(repeats)]
+        samples: list[float] = []
+        while _from_rank_0(wants_more(len(samples), sum(samples), slice_s)):
+            samples += [cpu_timer(exchange) for _ in range(BATCH)]
         rows.append(with_times(_row(component, size), samples))
         last_s = rows[-1].median_s
     return rows
 
 
-def _from_rank_0(value: int) -> int:
-    told = torch.tensor([value])
+def _from_rank_0(answer: bool) -> bool:
+    told = torch.tensor([answer])
     dist.broadcast(told, 0)
-    return int(told.item())
+    return bool(told.item())
 
 
 def _all_to_all(sent_bytes: int) -> Callable[[], object]:

@@ -82,22 +82,24 @@ def with_times(row: Measurement, samples_s: Sequence[float]) -> Measurement:
     return row._replace(median_s=float(median), p10_s=float(p10), p90_s=float(p90))
 
 
-def repeats_within(slice_s: float, call_s: float) -> int:
-    """How often to repeat a call of `call_s` seconds in a slice of the budget."""
-    return max(MIN_REPEATS, min(MAX_REPEATS, int(slice_s / max(call_s, 1e-9))))
+def wants_more(num_samples: int, spent_s: float, slice_s: float) -> bool:
+    """Whether to repeat a call again: at least a few times, then while its slice lasts."""
+    return num_samples < MIN_REPEATS or (num_samples < MAX_REPEATS and spent_s < slice_s)
 
 
 def time_call(run: Run, device: Device, slice_s: float, left_s: float) -> list[float]:
     """Samples of one call, seconds; about `slice_s` in total, never long beyond `left_s`.
 
-    At least one sample is taken after at least one warm-up, however slow the call.
+    A call that alone takes all the time left is run once, and that is its sample.
     """
     began = time.perf_counter()
     warm = [device.timer(run)]
+    if warm[0] > left_s:
+        return warm
     while len(warm) < device.warm_ups and sum(warm) < WARM_UP_S:
         warm.append(device.timer(run))
     samples = [device.timer(run)]
-    for _ in range(repeats_within(slice_s, samples[0]) - 1):
+    while wants_more(len(samples), sum(samples), slice_s):
         if time.perf_counter() - began > left_s:
             break
         samples.append(device.timer(run))
@@ -110,18 +112,20 @@ def sweep(
     """Measure points in order of work until the budget is spent; the first few always."""
     began = time.perf_counter()
     rows: list[Measurement] = []
-    last_s, last_flops = 0.0, 1.0
+    least_s, flops = 0.0, 1.0
     for index, point in enumerate(sorted(points, key=lambda p: p.flops)):
-        left_s = budget_s - (time.perf_counter() - began)
-        expected_s = last_s * point.flops / last_flops * (MIN_REPEATS + 1)
-        if index >= num_required and expected_s > left_s:
+        start = time.perf_counter()
+        left_s = budget_s - (start - began)
+        if index >= num_required and least_s * point.flops / flops > left_s:
             break
         calls = point.prepare()
+        prepare_s = time.perf_counter() - start
         slice_s = left_s / (len(points) - index) / len(calls)
         measured = [
             with_times(call.row, time_call(call.run, device, slice_s, left_s / len(calls)))
             for call in calls
         ]
-        last_s, last_flops = sum(row.median_s for row in measured), point.flops
+        call_s = sum(row.median_s for row in measured)
+        least_s, flops = prepare_s + (MIN_REPEATS + 1) * call_s, point.flops
         rows += measured
     return rows

@@ -34,7 +34,7 @@ MEMORY_SHARE = 0.05
 LINEAR_SHARE = 0.3
 """Of the budget; attention takes the rest."""
 
-REQUIRED_ATTENTION, REQUIRED_LINEAR = 12, 4
+REQUIRED_ATTENTION, REQUIRED_LINEAR = 12, 2
 """Points that are measured however slow the device: enough for the coefficients of the fit."""
 
 DEVICES_PER_MACHINE = 1024

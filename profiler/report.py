@@ -12,7 +12,7 @@ import numpy as np
 
 from hydraplan.cost import CostFit, LinkFit, RateFit
 from hydraplan.files.profilefile import Measurement, ProfileHeader
-from hydraplan.profiler.fit import COMPONENTS, predicted_s, rows_of
+from hydraplan.profiler.fit import COMPONENTS, predicted_s, rows_of, undisturbed_s
 
 PROFILE_JSON_VERSION = 1
 
@@ -34,7 +34,7 @@ def component_errors(fit: CostFit, rows: Sequence[Measurement]) -> list[Componen
 def _error(name: str, fit: CostFit, points: Sequence[Measurement]) -> ComponentError:
     if not points:
         return ComponentError(name, 0, None, None)
-    measured = np.array([p.median_s for p in points], float)
+    measured = undisturbed_s(points)
     error = np.abs(predicted_s(fit, name, points) - measured) / measured
     return ComponentError(name, len(points), float(np.median(error)), float(error.max()))
 

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.builders import Place, placed_sequences
-from tests.planner.cases import cost_model
 
 from hydraplan.config import load_model
 from hydraplan.cost import CostModel, check_tensor_parallel, split_layers
 from hydraplan.errors import InputError
+from tests.builders import Place, placed_sequences
+from tests.planner.cases import cost_model
 
 
 def arrays(*values: int) -> tuple[np.ndarray, ...]:  # type: ignore[type-arg]

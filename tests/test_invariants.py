@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.planner.cases import long_tailed, options, profile
 
 from hydraplan.files.lengths import Lengths
 from hydraplan.files.planfile import Plan
@@ -14,6 +13,7 @@ from hydraplan.invariants import RULES, check_plan
 from hydraplan.model import BatchPlan, Op
 from hydraplan.planner.figures import check_figures
 from hydraplan.planner.plan import plan
+from tests.planner.cases import long_tailed, options, profile
 
 VALUES = np.concatenate([long_tailed(40, 7), [0, 200_000]])
 HEADER, _BATCHES = plan(Lengths("t", "sequences", VALUES), profile(), options(), 1)

@@ -1,12 +1,12 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.builders import Place, placed_sequences
-from tests.planner.cases import cost_model
 
 from hydraplan.layout import rank_positions
 from hydraplan.model import Sequences
 from hydraplan.slots import slot_times
+from tests.builders import Place, placed_sequences
+from tests.planner.cases import cost_model
 
 RANKS, MICROBATCHES = 8, 3
 

@@ -120,3 +120,18 @@ def test_narrow_types_stay_near_float64(kernel, dtype, tolerance):
     assert lse.dtype == torch.float32
     for got, expected in zip((out, lse, *grads), (right, right_lse, *right_grads), strict=True):
         assert (got.double() - expected).norm() <= tolerance * expected.norm()
+
+
+@KERNELS
+@pytest.mark.parametrize("strided", range(4), ids=["dout", "q", "k", "v"])
+def test_heads_that_do_not_lie_side_by_side_are_read_right(kernel, strided):
+    dense = tensors(9, 9, 4, 2)
+    case = ((0, 9), (0, 9), True, SCALE)
+    out, lse = kernel.forward(*dense[1:], *case)
+    right = (out, *kernel.backward(*dense, out, lse, *case))
+    given = list(dense)
+    given[strided] = torch.stack([dense[strided], dense[strided] + 1], -1)[..., 0]
+    out, lse = kernel.forward(*given[1:], *case)
+    got = (out, *kernel.backward(*given, out, lse.T.contiguous().T, *case))
+    for a, b in zip(got, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-14)

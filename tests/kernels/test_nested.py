@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from hydraplan.config import ModelShape, load_cluster
+from hydraplan.cost import CostModel
 from hydraplan.errors import InputError, RunFailed
 from hydraplan.kernels.attention import choose_kernel
 from hydraplan.kernels.nested import nested_attention
@@ -19,6 +21,7 @@ from hydraplan.kernels.packing import rank_layout
 from hydraplan.kernels.reference import reference_attention
 from hydraplan.layout import rank_positions
 from hydraplan.model import Sequences
+from hydraplan.profiler.analytic import analytic_fit
 from tests.builders import Place, placed_sequences
 from tests.processes import run_ranks
 
@@ -173,6 +176,14 @@ def test_eight_ranks_match_the_naive_oracle(kv_heads):
 @pytest.mark.dist
 def test_the_packed_reference_kernel_serves_the_engine_as_well():
     ((out, *gradients),) = worst_errors(MIXED[:9], 4, 2, [torch.float64], "reference")
+    assert out <= 1e-12
+    assert max(gradients) <= 1e-10
+
+
+@pytest.mark.dist
+def test_lengths_that_no_ring_divides_lose_no_token():
+    places = [*on(0, 1, 2, 7), *on(0, 2, 2, 698), *on(1, 1, 3, 299)]
+    ((out, *gradients),) = worst_errors(places, 4, 2, [torch.float64])
     assert out <= 1e-12
     assert max(gradients) <= 1e-10
 
@@ -343,3 +354,44 @@ def test_the_mixed_case_holds_every_shape_and_an_empty_rank():
     held = {(p.ulysses_size, p.ring_size) for p in MIXED}
     assert held == {(u, r) for u, r in product((1, 2, 4), repeat=2) if u * r <= 4}
     assert len(rank_positions(1, 1, 4, 3)) == 0
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("kv_heads", [8, 2, 1])
+def test_bytes_on_the_wire_are_exactly_those_of_the_cost_model(kv_heads):
+    places = MIXED[:-6]
+    placed = placed_sequences(places)
+    whole = whole_tensors(placed, kv_heads)
+
+    def sent(rank: int) -> int:
+        count = 0
+        all_to_all, batch = dist.all_to_all_single, dist.batch_isend_irecv
+
+        def counting_all_to_all(output, given, output_rows, input_rows, group):
+            nonlocal count
+            own = input_rows[dist.get_rank(group)]
+            count += (len(given) - own) * given[:1].numel() * given.element_size()
+            return all_to_all(output, given, output_rows, input_rows, group=group)
+
+        def counting_batch(ops):
+            nonlocal count
+            count += sum(op.tensor.nbytes for op in ops if op.op is dist.isend)
+            return batch(ops)
+
+        dist.all_to_all_single, dist.batch_isend_irecv = counting_all_to_all, counting_batch
+        errors(rank, placed, whole, right, torch.float32, "cpu")
+        return count
+
+    right = oracle(whole)
+    shape = ModelShape(
+        num_layers=1,
+        hidden_size=HEADS * HEAD_DIM,
+        num_heads=HEADS,
+        num_kv_heads=kv_heads,
+        head_dim=HEAD_DIM,
+        ffn_hidden_size=1,
+        vocab_size=1,
+        dtype="float32",
+    )
+    cost = CostModel(analytic_fit(load_cluster("h100-sxm")), shape, 1, 1, 4, ((1,),))
+    assert sum(run_ranks(sent, 4)) == cost.sent_bytes(placed).sum()

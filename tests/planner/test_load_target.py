@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from tests.planner.cases import cost_model, long_tailed
 
 from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.planner.placement.degrees import allowed_levels, choose_levels
 from hydraplan.planner.placement.load_target import quadratic, solve, without_overhead
+from tests.planner.cases import cost_model, long_tailed
 
 WORK = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=40)
 

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.planner.cases import cost_model, long_tailed, options, profile
 
 from hydraplan.errors import Infeasible, InputError
 from hydraplan.files.lengths import Lengths
@@ -12,6 +11,7 @@ from hydraplan.metrics import FIGURES
 from hydraplan.model import IntArray
 from hydraplan.planner.figures import check_figures
 from hydraplan.planner.plan import cut_batches, plan
+from tests.planner.cases import cost_model, long_tailed, options, profile
 
 
 def lengths(values: IntArray | list[int]) -> Lengths:

@@ -8,13 +8,14 @@ from hydraplan.config import load_model  # noqa: E402
 from hydraplan.files.profilefile import Measurement  # noqa: E402
 from hydraplan.profiler.linear_points import linear_points  # noqa: E402
 from hydraplan.profiler.measure import (  # noqa: E402
+    MAX_REPEATS,
     MIN_REPEATS,
     Call,
     Device,
     Point,
-    repeats_within,
     sweep,
     time_call,
+    wants_more,
     with_times,
 )
 
@@ -41,18 +42,19 @@ def test_a_row_gets_median_and_deciles_of_its_samples() -> None:
     assert (row.p10_s, row.median_s, row.p90_s) == (1.0, 5.0, 9.0)
 
 
-def test_repeats_stay_between_their_limits() -> None:
-    assert repeats_within(1.0, 10.0) == MIN_REPEATS
-    assert repeats_within(1.0, 0.1) == 10
-    assert repeats_within(1.0, 1e-9) == 50
+def test_a_call_is_repeated_a_few_times_then_while_its_slice_lasts() -> None:
+    assert wants_more(MIN_REPEATS - 1, 99.0, 1.0)
+    assert not wants_more(MIN_REPEATS, 1.0, 1.0)
+    assert wants_more(MIN_REPEATS, 0.9, 1.0)
+    assert not wants_more(MAX_REPEATS, 0.0, 1.0)
 
 
 def test_warm_up_calls_are_not_samples() -> None:
     assert time_call(list, counted([0.09, 0.08, 1.0, 2.0, 3.0]), 0.0, 60.0) == [1.0, 2.0, 3.0]
 
 
-def test_a_slow_call_is_warmed_up_once_and_sampled_once_when_no_time_is_left() -> None:
-    assert time_call(list, counted([5.0, 4.0]), 0.0, 0.0) == [4.0]
+def test_a_call_that_takes_all_the_time_left_is_run_once() -> None:
+    assert time_call(list, counted([5.0]), 0.0, 4.9) == [5.0]
 
 
 def test_a_sweep_measures_in_order_of_work_and_stops_before_what_does_not_fit() -> None:
