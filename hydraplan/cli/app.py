@@ -118,9 +118,7 @@ def _explain(error: Exception) -> HydraplanError:
     if isinstance(error, HydraplanError):
         return error
     if isinstance(error, _UsageError):
-        usage = cast(typer.BadParameter, error)
-        path = usage.ctx.command_path if usage.ctx else "hydraplan"
-        return InputError(" ".join(usage.format_message().split()), f"see {path} --help")
+        return _explain_usage(cast(typer.BadParameter, error))
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         return MissingDependency(
@@ -137,3 +135,15 @@ def _explain(error: Exception) -> HydraplanError:
     )
     bug.exit_code = BUG
     return bug
+
+
+def _explain_usage(error: typer.BadParameter) -> InputError:
+    """A usage error on one line; the hint names the environment where the value came from there."""
+    path = error.ctx.command_path if error.ctx else "hydraplan"
+    hint = f"see {path} --help"
+    option: Any = getattr(error, "param", None)
+    if option is not None and error.ctx is not None and option.name:
+        source: Any = error.ctx.get_parameter_source(option.name)
+        if source is not None and source.name == "ENVIRONMENT":
+            hint = f"{option.envvar} is set in the environment; {hint}"
+    return InputError(" ".join(error.format_message().split()), hint)

@@ -127,6 +127,14 @@ def test_flag_beats_environment_beats_file_beats_default(
     assert seen == ["sequences", "documents", "sequences", "documents"]
 
 
+def test_a_wrong_value_in_the_environment_is_traced_to_it(lengths_file, monkeypatch, capsys):
+    monkeypatch.setenv("HYDRAPLAN_LENGTHS_UNIT", "rows")
+    assert cli.run(["lengths", lengths_file]) == 2
+    assert "hint: HYDRAPLAN_LENGTHS_UNIT is set in the environment" in capsys.readouterr().err
+    assert cli.run(["lengths", lengths_file, "--unit", "lines"]) == 2
+    assert "hint: see hydraplan lengths --help" in capsys.readouterr().err
+
+
 def test_a_flag_is_spelt_in_file_and_environment_as_its_option(
     lengths_file, tmp_path, monkeypatch, capsys
 ):
