@@ -18,8 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from hydraplan.kernels.merge import accumulator_dtype
 
-MAX_SCORES = 2**22
-"""Scores that exist at once, over all heads; 32 MiB in float64. Our choice."""
+MAX_SCORES = 2**21
+"""Scores that exist at once, over all heads; 16 MiB in float64. Our choice."""
 
 
 def reference_attention(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor) -> Tensor:
