@@ -80,7 +80,7 @@ def _mode(header: ProfileHeader) -> str:
 def _coefficient(fit: RateFit | LinkFit | float) -> str:
     match fit:
         case RateFit():
-            half = f", half at {fit.half_rows:.0f} rows" if fit.half_rows else ""
+            half = f", half at {fit.half_rows:.0f} rows" if fit.half_rows >= 0.5 else ""
             block = f", causal block {fit.causal_block_rows:.0f}" if fit.causal_block_rows else ""
             rate = f"{fit.flops_per_s / 1e9:,.1f} GFLOP/s"
             return f"{rate}{half}{block}, call {fit.call_s * 1e6:.1f} us"
