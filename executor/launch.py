@@ -183,7 +183,10 @@ def _root_cause(failures: dict[int, ProcessFailure], notes: Path, world: World) 
         told.append((note["lost_peer"], note["time_s"], int(path.stem.split("-")[1]), note))
     if not told:
         rank, failure = next(iter(failures.items()))
-        return RunFailed(f"worker {world.describe(rank)} exited with code {failure.exitcode}")
+        return RunFailed(
+            f"worker {world.describe(rank)} exited with code {failure.exitcode}"
+            f" before it could say why: {failure.message}"
+        )
     _, _, rank, note = min(told, key=lambda entry: entry[:3])
     shape = getattr(errors, note["kind"], None)
     where = f"worker {world.describe(rank)}"

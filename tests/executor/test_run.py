@@ -1,0 +1,225 @@
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hydraplan.cli.app import run as command
+from hydraplan.errors import InputError
+from hydraplan.executor.run import execute
+from hydraplan.files.lengths import digest, read_lengths
+from hydraplan.files.runfile import open_run, read_timeline
+from hydraplan.metrics import shares
+from tests.builders import Place
+from tests.plans import write_test_plan
+
+pytestmark = pytest.mark.dist
+
+DATA = Path(__file__).parents[1] / "data"
+BATCHES = [
+    [Place(33, 0, 2, 1), Place(8, 0, 1, 2, 1), Place(5, 1, 1, 1, 1)],
+    [Place(20, 0, 1, 2), Place(0), Place(1, 1)],
+]
+DEADLINE_S = 30
+"""How long the command may take to end once a worker is dead."""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return write_test_plan(tmp_path / "x.plan", BATCHES, pp=2, ranks=2)
+
+
+def train(path, **changes):
+    options = {
+        "steps": None,
+        "seed": 0,
+        "data": None,
+        "output": None,
+        "force": False,
+        "learning_rate": 1e-2,
+        "timeout_s": 60.0,
+    }
+    return execute(path, **(options | changes))
+
+
+def losses(run):
+    return [row["loss"] for row in run.steps]
+
+
+def test_steps_walk_through_the_batches_begin_again_and_learn(plan, tmp_path):
+    run = train(plan, steps=5, output=tmp_path / "x.run")
+    assert [row["batch"] for row in run.steps] == [0, 1, 0, 1, 0]
+    assert [row["tokens"] for row in run.steps[:2]] == [46, 21]
+    assert [row["valid_tokens"] for row in run.steps[:2]] == [43, 19]
+    assert losses(run)[4] < losses(run)[2] < losses(run)[0]
+    kept = open_run(tmp_path / "x.run")
+    assert kept.steps == run.steps
+    assert (kept.header.mode, kept.header.device, kept.header.dtype) == (
+        "measured",
+        "cpu",
+        "float32",
+    )
+    timeline = read_timeline(kept, 1)
+    assert [len(ops) for ops in timeline.schedule] == [2, 2]
+    assert timeline.start_s[0].shape == (2, 2)
+    for stage in range(2):
+        spent = timeline.end_s[stage] - timeline.start_s[stage]
+        assert (spent > 0).all()
+        assert (timeline.busy_s[stage] <= spent).all()
+    forward_end, backward_start = timeline.end_s[0][0], timeline.start_s[0][1]
+    assert (timeline.start_s[1][0] >= forward_end).all()
+    assert (backward_start >= timeline.end_s[1][1]).all()
+    assert shares(timeline)["iteration_s"] == pytest.approx(kept.steps[1]["iteration_s"], rel=1e-6)
+
+
+def test_the_same_plan_and_seed_give_the_same_losses_and_another_seed_others(plan):
+    first, second, other = (losses(train(plan, steps=3, seed=s)) for s in (0, 0, 1))
+    assert first == second
+    assert first != other
+
+
+def test_an_output_that_exists_is_refused_before_anything_runs(plan, tmp_path):
+    (tmp_path / "x.run").mkdir()
+    with pytest.raises(InputError, match="exists"):
+        train(plan, output=tmp_path / "x.run")
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    """Two sequences of ids 0..63, the second with 64 at its end if asked; and a plan of them."""
+
+    def make(last):
+        ids = np.array([*range(20), *range(63, 44, -1), last], "<u2")
+        ids.tofile(tmp_path / "d.bin")
+        header = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2, 3)
+        numbers = struct.pack("<2i", 20, 20) + struct.pack("<5q", 0, 40, 0, 1, 2)
+        (tmp_path / "d.idx").write_bytes(header + numbers)
+        plan = write_test_plan(
+            tmp_path / "d.plan",
+            [[Place(20, 0, 2, 1), Place(20, 0, 1, 2)]],
+            pp=1,
+            ranks=2,
+            lengths_digest=digest(np.array([20, 20])),
+        )
+        return plan, tmp_path / "d.idx"
+
+    return make
+
+
+def test_ids_of_a_dataset_are_trained_on(dataset):
+    plan, data = dataset(63)
+    run = train(plan, data=data)
+    assert run.header.data == "d.idx"
+    assert losses(run) != losses(train(plan))
+
+
+def test_an_id_beyond_the_vocabulary_is_exit_2_and_nothing_is_written(dataset, tmp_path, capsys):
+    plan, data = dataset(64)
+    output = tmp_path / "bad.run"
+    assert command(["execute", str(plan), "--data", str(data), "-o", str(output)]) == 2
+    said = capsys.readouterr().err
+    assert "sequence 1 holds id 64 at position 19" in said
+    assert not output.exists()
+
+
+def test_data_of_other_lengths_is_exit_2_naming_both_digests(plan, capsys):
+    assert command(["execute", str(plan), "--data", str(DATA / "megatron_tiny.idx")]) == 2
+    said = capsys.readouterr().err
+    assert "0000000000000000" in said
+    assert digest(read_lengths(DATA / "megatron_tiny.idx").length_tokens)[:16] in said
+
+
+def test_verify_prints_its_errors_and_says_yes(plan, capfd):
+    assert command(["verify", str(plan), "--batch", "1", "--json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert next(iter(said)) == "schema_version"
+    assert said["max_gradient_error"] <= 1e-10
+    assert said["within"] is True
+    assert (said["dtype"], said["num_sequences"]) == ("float64", 2)
+    assert said["degrees"] == {"1": 1, "2": 1}
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "hydraplan", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def workers_of(parent):
+    """Process ids of the living children of a process, by start."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, ppid = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if int(ppid) == parent and state != "Z":
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+def first_step(process):
+    """Wait until the run has made a step; its workers."""
+    for line in process.stderr:
+        if line.startswith("step 1/"):
+            return workers_of(process.pid)
+    raise AssertionError(process.communicate())
+
+
+def test_a_killed_worker_ends_the_command_with_one_line_and_leaves_no_process(plan, tmp_path):
+    output = tmp_path / "x.run"
+    process = start("execute", str(plan), "--steps", "100000", "-o", str(output))
+    workers = first_step(process)
+    assert len(workers) == 4
+    os.kill(workers[3], signal.SIGKILL)
+    _, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
+    error = [line for line in said.splitlines() if not line.startswith("step ")]
+    assert error[0] == "error: worker rank 3 (stage 1, lane 1) was killed by SIGKILL"
+    assert [line for line in error[1:] if line and not line.startswith("hint: ")] == []
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert len(open_run(output).steps) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_an_interrupted_command_leaves_no_process(plan, number, code):
+    process = start("execute", str(plan), "--steps", "100000")
+    workers = first_step(process)
+    process.send_signal(number)
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == code
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            while True:  # a worker whose parent was killed is gone as soon as the kernel says so
+                os.kill(pid, 0)
+
+
+@pytest.mark.slow
+def test_torchrun_may_start_the_workers(plan):
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"),
+            *("-m", "hydraplan", "execute", str(plan), "--json", "--steps", "2"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    said = json.loads(done.stdout)
+    assert (said["mode"], said["steps"]) == ("measured", 2)
+    assert said["loss"] == losses(train(plan, steps=2, learning_rate=3e-4))
