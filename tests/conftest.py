@@ -1,6 +1,15 @@
-"""One thread everywhere: tests fork worker processes, and threads do not survive a fork."""
+"""One thread everywhere: tests fork worker processes, and threads do not survive a fork.
+
+Hypothesis draws the same cases in every run and has no deadline, since a test never judges
+wall time.
+"""
 
 import os
 
+from hypothesis import settings
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
