@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+
+from hydraplan.errors import InputError
+from hydraplan.files.planfile import open_plan
+from hydraplan.files.runfile import (
+    RunHeader,
+    Step,
+    append_step,
+    create_run,
+    open_run,
+    plan_digest,
+    read_timeline,
+)
+from hydraplan.model import Op, Timeline
+from tests.builders import Place
+from tests.plans import plan_header, tiny_model, write_test_plan
+
+OPS = (Op("F", 0), Op("BW", 0))
+
+
+def timeline(shift):
+    """2 stages, 2 lanes, exact binary fractions of a second."""
+    start = np.array([[0.0, 0.25], [1.0, 1.25]])
+    return Timeline(
+        schedule=(OPS, OPS),
+        start_s=(start, start + shift),
+        end_s=(start + 0.5, start + 0.5 + shift),
+        busy_s=(np.full((2, 2), 0.25), np.full((2, 2), 0.5)),
+        grad_sync_s=np.array([0.0, 0.125]),
+    )
+
+
+def header(**changes):
+    return RunHeader(
+        tool_version="0",
+        mode="measured",
+        device="cpu",
+        dtype="float32",
+        plan_name="x.plan",
+        plan_digest="0" * 64,
+        plan=plan_header(tiny_model(), 2, 2, 1),
+        steps=2,
+        seed=0,
+        learning_rate=1e-3,
+        data="generated",
+    ).model_copy(update=changes)
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = tmp_path / "x.run"
+    create_run(path, header())
+    append_step(path, Step(0, 0, 10, 8, 2.5, timeline(0.5)))
+    append_step(path, Step(1, 0, 10, 8, None, timeline(1.0)))
+    return path
+
+
+def test_steps_and_op_times_come_back_as_they_were(run):
+    opened = open_run(run)
+    assert opened.header == header()
+    assert [(s["step"], s["loss"], s["valid_tokens"]) for s in opened.steps] == [
+        (0, 2.5, 8),
+        (1, None, 8),
+    ]
+    assert [s["iteration_s"] for s in opened.steps] == [2.375, 2.875]
+    for step, shift in enumerate((0.5, 1.0)):
+        found, wanted = read_timeline(opened, step), timeline(shift)
+        assert found.schedule == wanted.schedule
+        for name in ("start_s", "end_s", "busy_s"):
+            for a, b in zip(getattr(found, name), getattr(wanted, name), strict=True):
+                assert np.array_equal(a, b)
+        assert found.grad_sync_s.tolist() == [0.0, 0.125]
+
+
+def test_a_run_whose_last_step_was_cut_off_holds_the_finished_ones(run, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hydraplan.files.parquet.os.replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        append_step(run, Step(2, 0, 10, 8, 2.0, timeline(0.5)))
+    monkeypatch.undo()
+    assert [s["step"] for s in open_run(run).steps] == [0, 1]
+    assert sorted(p.name for p in run.iterdir()) == [
+        "decisions.parquet",
+        "ops.parquet",
+        "steps.parquet",
+    ]
+
+
+def test_a_new_run_takes_the_place_of_an_old_one(run):
+    create_run(run, header(seed=7))
+    opened = open_run(run)
+    assert (opened.header.seed, opened.steps) == (7, [])
+
+
+def test_what_is_not_a_run_or_not_in_it_is_refused(run, tmp_path):
+    with pytest.raises(InputError, match=r"y\.run is not a folder"):
+        open_run(tmp_path / "y.run")
+    with pytest.raises(InputError, match=r"step 5 is not in .*x\.run, it has 2 steps"):
+        read_timeline(open_run(run), 5)
+
+
+def test_the_plan_digest_follows_the_plans_content(tmp_path):
+    digests = []
+    for name, length in (("a", 5), ("b", 5), ("c", 6)):
+        path = write_test_plan(tmp_path / name, [[Place(length)]], pp=1, ranks=1)
+        digests.append(plan_digest(open_plan(path)))
+    assert digests[0] == digests[1] != digests[2]
