@@ -22,7 +22,15 @@ from hydraplan.executor.stage import build_stage
 from hydraplan.executor.step import Worker, run_batch
 from hydraplan.files.parquet import refuse_existing
 from hydraplan.files.planfile import open_plan
-from hydraplan.files.runfile import Run, RunHeader, Step, append_step, create_run, open_run
+from hydraplan.files.runfile import (
+    RUN_FILES,
+    Run,
+    RunHeader,
+    Step,
+    append_step,
+    create_run,
+    open_run,
+)
 from hydraplan.kernels.attention import choose_kernel
 from hydraplan.kernels.packing import rank_layout
 from hydraplan.model import BatchPlan, Timeline
@@ -53,7 +61,7 @@ def execute(
         HydraplanError: Whatever `prepare` refuses, or `RunFailed` when a worker ends early.
     """
     if output is not None:
-        refuse_existing(output, force)
+        refuse_existing(output, force, RUN_FILES)
     num_batches = open_plan(path).header.num_batches
     num_steps = num_batches if steps is None else steps
     visited = range(min(num_steps, num_batches))

@@ -10,6 +10,7 @@ from hydraplan.executor.valid import read_valid_batch
 from hydraplan.files.parquet import refuse_existing
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
+    RUN_FILES,
     Run,
     RunHeader,
     Step,
@@ -35,7 +36,7 @@ def simulate_run(
         Infeasible: The op order of some stage can never go on.
     """
     if output is not None:
-        refuse_existing(output, force)
+        refuse_existing(output, force, RUN_FILES)
     plan = open_plan(path)
     num_steps = plan.header.num_batches if steps is None else steps
     cost = plan.header.cost_model()

@@ -38,12 +38,12 @@ def plan(
     --max-tokens-per-rank 8192 --batch-sequences 512 -o run.plan
     """
     from hydraplan.files.parquet import refuse_existing
-    from hydraplan.files.planfile import open_plan, read_batch, write_plan
+    from hydraplan.files.planfile import PLAN_FILES, open_plan, read_batch, write_plan
     from hydraplan.planner.plan import plan as make_plan
     from hydraplan.views import console
     from hydraplan.views.plan_text import batch_object, print_plan
 
-    refuse_existing(output, force)
+    refuse_existing(output, force, PLAN_FILES)
     inputs = o.read_inputs(
         lengths,
         profile,

@@ -7,7 +7,7 @@ Everything is written beside its place and renamed. Nothing that changes from ru
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,12 +24,31 @@ FOOTER_KEY = b"hydraplan"
 H = TypeVar("H", bound=Config)
 
 
-def refuse_existing(path: Path, force: bool) -> None:
-    """Raise unless `path` is free, or `force` allows it to be replaced."""
-    if path.exists() and not force:
-        raise InputError(f"{path} exists", "add --force to replace it, or choose another -o")
+def refuse_existing(path: Path, force: bool, folder_of: Collection[str] = ()) -> None:
+    """Raise unless `path` is free, or `force` allows what stands there to be replaced.
+
+    Args:
+        folder_of: Names of the files that our folder holds. A folder with anything else in it
+            is never replaced, so that a slip in -o cannot delete other people's files. Empty
+            for an output that is a file, which never replaces a folder.
+    """
     if not path.parent.is_dir():
         raise InputError(f"folder {path.parent} of {path} does not exist", "create it first")
+    if not (path.exists() or path.is_symlink()):
+        return
+    if not force:
+        raise InputError(f"{path} exists", "add --force to replace it, or choose another -o")
+    if not folder_of and not path.is_file():
+        raise InputError(f"{path} is not a file, --force does not replace it", "choose another -o")
+    if folder_of:
+        ours = path.is_dir() and not path.is_symlink()
+        foreign = [f.name for f in path.iterdir() if f.name not in folder_of] if ours else []
+        if not ours or foreign:
+            what = f"it holds {sorted(foreign)[0]}" if foreign else "it is no folder"
+            raise InputError(
+                f"{path} is not a folder that hydraplan wrote: {what}; --force does not replace it",
+                "choose another -o",
+            )
 
 
 @contextmanager

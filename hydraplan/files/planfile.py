@@ -123,7 +123,7 @@ class PlanFrames(NamedTuple):
     batches: "pd.DataFrame"
 
 
-_FILES = {
+PLAN_FILES = {
     "sequences.parquet": SEQUENCES_SCHEMA,
     "schedule.parquet": SCHEDULE_SCHEMA,
     "batches.parquet": BATCHES_SCHEMA,
@@ -136,7 +136,7 @@ def write_plan(path: Path, header: PlanHeader, batches: Iterable[BatchPlan]) -> 
         spare.mkdir()
         writers = [
             pq.ParquetWriter(spare / name, with_footer(schema, header))
-            for name, schema in _FILES.items()
+            for name, schema in PLAN_FILES.items()
         ]
         try:
             for batch in batches:
@@ -155,7 +155,7 @@ def open_plan(path: Path) -> Plan:
     if not path.is_dir():
         raise InputError(f"plan {path} is not a folder", "make one: hydraplan plan LENGTHS ...")
     headers = []
-    for name, schema in _FILES.items():
+    for name, schema in PLAN_FILES.items():
         file = open_parquet(path / name, schema)
         header = read_footer(file, path / name, PlanHeader)
         if file.num_row_groups != header.num_batches:
@@ -174,7 +174,7 @@ def read_batch(plan: Plan, batch: int) -> BatchPlan:
     if not 0 <= batch < plan.header.num_batches:
         raise InputError(f"batch {batch} is not in {plan.path}: 0..{plan.header.num_batches - 1}")
     sequences, schedule, row = (
-        _read_group(plan.path / name, schema, batch) for name, schema in _FILES.items()
+        _read_group(plan.path / name, schema, batch) for name, schema in PLAN_FILES.items()
     )
     if row.num_rows != 1:
         raise InputError(f"batches.parquet of {plan.path}: batch {batch} has {row.num_rows} rows")
@@ -210,7 +210,7 @@ def read_batch(plan: Plan, batch: int) -> BatchPlan:
 def load_plan(path: str | Path) -> PlanFrames:
     """Load a whole plan folder as pandas DataFrames."""
     plan = open_plan(Path(path))
-    tables = (pq.read_table(plan.path / name).to_pandas() for name in _FILES)
+    tables = (pq.read_table(plan.path / name).to_pandas() for name in PLAN_FILES)
     return PlanFrames(plan.header, *tables)
 
 

@@ -59,7 +59,7 @@ DECISIONS_SCHEMA = pa.schema(
         ("change", pa.string()),
     )
 )
-_FILES = {
+RUN_FILES = {
     "steps.parquet": STEPS_SCHEMA,
     "ops.parquet": OPS_SCHEMA,
     "decisions.parquet": DECISIONS_SCHEMA,
@@ -114,7 +114,7 @@ def create_run(path: Path, header: RunHeader) -> None:
     """Make a run folder without steps, in place of whatever run was there."""
     with beside(path) as spare:
         spare.mkdir()
-        for name, schema in _FILES.items():
+        for name, schema in RUN_FILES.items():
             pq.write_table(with_footer(schema, header).empty_table(), spare / name)
 
 

@@ -162,9 +162,7 @@ def empty_cell(folder: Path) -> None:
 def test_damage_is_named_with_its_file(folder: Path, damage, said: str) -> None:  # type: ignore[no-untyped-def]
     damage(folder)
     with pytest.raises(InputError, match=said):
-        opened = open_plan(folder)
-        for index in range(3):
-            read_batch(opened, index)
+        [read_batch(open_plan(folder), index) for index in range(3)]
 
 
 def test_a_batch_that_is_not_there_is_named(folder: Path) -> None:

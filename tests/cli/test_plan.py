@@ -1,0 +1,224 @@
+"""`plan`, `validate`, `compare` and `show`: the contract of their output and their refusals."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from hydraplan.cli.app import run
+from hydraplan.metrics import FIGURES
+
+BUNDLED = str(resources.files("hydraplan") / "data" / "lengths_cpython_stdlib.parquet")
+SHAPE = ["--pp", "2", "--ranks", "8", "--max-tokens-per-rank", "8192", "--batch-sequences", "64"]
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("profile") / "h100.profile.parquet"
+    assert run(
+        ["profile", "--device", "analytic", "--cluster", "h100-sxm", "--model", "llama-8b",
+         "-o", str(path)]
+    ) == 0  # fmt: skip
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def plan_folder(profile: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("plans") / "a.plan")
+    code = run(["plan", BUNDLED, "--profile", profile, *SHAPE, "--num-batches", "2", "-o", path])
+    assert code == 0
+    return path
+
+
+def test_plan_prints_window_winner_figures_and_one_countable_last_line(
+    profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "b.plan")
+    assert run(["plan", BUNDLED, "--profile", profile, *SHAPE, "-o", out]) == 0
+    text, notes = capsys.readouterr()
+    for part in ("window", "winner", "simulated", "analytic", "pipeline_bubble", "fill_bubble"):
+        assert part in text
+    assert text.strip().splitlines()[-1].startswith("Plan: 6")
+    assert f"wrote {out}" in notes
+
+
+def test_json_has_one_object_a_batch_with_every_figure(
+    plan_folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["show", plan_folder, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert next(iter(found)) == "schema_version"
+    assert [b["batch"] for b in found["batches"]] == [0, 1]
+    for batch in found["batches"]:
+        assert set(FIGURES) <= set(batch)
+        assert batch["winner"] in ("load-driven", "memory")
+        assert batch["window_min"] >= 1
+        assert sum(batch["status"].values()) == batch["num_sequences"] == 64
+        assert sum(batch["degrees"].values()) == batch["status"]["placed"]
+
+
+def test_validate_says_yes_with_0_and_no_with_1_and_the_row(
+    plan_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    assert run(["validate", plan_folder]) == 0
+    assert "is valid: 2 batches" in capsys.readouterr().out
+    broken = tmp_path / "broken.plan"
+    shutil.copytree(plan_folder, broken)
+    file = pq.ParquetFile(broken / "sequences.parquet")
+    with pq.ParquetWriter(broken / "sequences.parquet.new", file.schema_arrow) as writer:
+        for group in range(2):
+            table = file.read_row_group(group)
+            rows = table.to_pylist()
+            if group == 1:
+                placed = next(r for r in rows if r["status"] == "placed")
+                placed["microbatch"] += 1000
+            writer.write_table(pa.Table.from_pylist(rows, table.schema))
+    os.replace(broken / "sequences.parquet.new", broken / "sequences.parquet")
+    assert run(["validate", str(broken), "--json"]) == 1
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert not found["valid"]
+    assert found["broken"][0].startswith("batch 1: sequence ")
+    assert err.startswith("error: ")
+
+
+def test_compare_shows_baselines_in_every_order_and_hydra_in_its_own(
+    profile: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", BUNDLED, "--profile", profile, *SHAPE]
+    assert run([*command, "--strategies", "hydra,memory-ffd", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(r["strategy"], r["microbatch_order"]) for r in rows] == [
+        ("hydra", "auto"), ("memory-ffd", "as-built"), ("memory-ffd", "long-first"),
+        ("memory-ffd", "sandwich"),
+    ]  # fmt: skip
+    assert all(set(FIGURES) <= set(r) and r["plan_s"] >= 0 and r["planning_s"] > 0 for r in rows)
+    assert rows[0]["iteration_s"] <= min(r["iteration_s"] for r in rows[1:])
+    assert run(command) == 0
+    assert "simulated" in capsys.readouterr().out
+
+
+def test_show_draws_loads_gantt_and_sequences_in_ascii_within_80_columns(
+    plan_folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["show", plan_folder, "--view", "loads"]) == 0
+    loads = capsys.readouterr().out
+    assert sum(line.startswith("lane") for line in loads.splitlines()) == 8
+    assert run(["show", plan_folder, "--view", "gantt"]) == 0
+    gantt = capsys.readouterr().out
+    assert "  1 F " in gantt
+    assert run(["show", plan_folder, "--view", "sequences", "--limit", "5", "--batch", "1"]) == 0
+    sequences = capsys.readouterr().out
+    assert "costliest 5 of" in sequences
+    assert max(len(line) for line in (loads + gantt + sequences).splitlines()) <= 80
+
+
+def test_same_inputs_give_the_same_bytes_under_two_hash_seeds(profile: str, tmp_path: Path) -> None:
+    found = []
+    for seed in ("0", "1"):
+        out = tmp_path / f"{seed}.plan"
+        subprocess.run(
+            [sys.executable, "-m", "hydraplan", "plan", BUNDLED, "--profile", profile, *SHAPE,
+             "--num-batches", "2", "-o", str(out)],
+            env=os.environ | {"PYTHONHASHSEED": seed}, check=True, capture_output=True, timeout=100,
+        )  # fmt: skip
+        found.append([hashlib.sha256(f.read_bytes()).digest() for f in sorted(out.iterdir())])
+    assert len(found[0]) == 3
+    assert found[0] == found[1]
+
+
+MEGATRON = Path(__file__).parents[1] / "data" / "megatron_tiny.idx"
+
+
+def write(path: Path, content: str | bytes) -> str:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "code", "said"),
+    [
+        (None, [], 2, "none.txt"),
+        ("12\nabc\n", [], 2, "line 2"),
+        ("5\n-3\n", [], 2, "-3"),
+        ("", [], 2, "empty"),
+        ("0\n0\n", [], 2, "nothing to train on"),
+        (MEGATRON.read_bytes()[:60], [], 2, "byte"),
+        (b"NOTIDX\0\0\0" + MEGATRON.read_bytes()[9:], [], 2, "byte 0"),
+        ("100000\n7\n", [], 4, "sequence 0 of 100000 tokens needs degree 16"),
+        ("5\n", ["--max-tokens-per-rank", "0"], 2, "--max-tokens-per-rank"),
+        ("5\n", ["--ranks", "0"], 2, "--ranks"),
+        ("5\n", ["--ranks", "many"], 2, "--ranks"),
+        ("5\n", ["--pp", "0"], 2, "--pp"),
+        ("5\n", ["--strategy", "best"], 2, "unknown strategy 'best'"),
+        ("5\n", ["--pipeline", "zigzag"], 2, "unknown pipeline 'zigzag'"),
+        ("5\n", ["--microbatches", "0"], 2, "--microbatches '0'"),
+        ("5\n", ["--num-batches", "-1"], 2, "--num-batches '-1'"),
+        ("5\n", ["--batch-tokens", "9"], 2, "exactly one of --batch-sequences and --batch-tokens"),
+        ("5\n", ["--profile", "nowhere.parquet"], 2, "profile nowhere.parquet does not exist"),
+        ("5\n", ["--unit", "documents"], 2, "documents"),
+        ("5\n", ["-o", "no/such/folder/x.plan"], 2, "does not exist"),
+    ],
+)
+def test_bad_input_is_one_line_with_its_exit_code_and_nothing_written(
+    content: str | bytes | None, options: list[str], code: int, said: str, profile: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    name = "a.txt" if content is None or isinstance(content, str) else "a.idx"
+    path = "none.txt" if content is None else write(tmp_path / name, content)
+    before = sorted(tmp_path.iterdir())
+    command = [
+        "plan", path, "--profile", profile, "--ranks", "8", "--max-tokens-per-rank", "8192",
+        "--batch-sequences", "8", "-o", "x.plan", *options,
+    ]  # fmt: skip
+    assert run(command) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert said in err.splitlines()[0]
+    assert "Traceback" not in err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_output_that_exists_is_kept_unless_forced(
+    profile: str, plan_folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["plan", BUNDLED, "--profile", profile, *SHAPE, "--num-batches", "2"]
+    before = (Path(plan_folder) / "batches.parquet").stat().st_mtime_ns
+    assert run([*command, "-o", plan_folder]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert (Path(plan_folder) / "batches.parquet").stat().st_mtime_ns == before
+    assert run([*command, "-o", plan_folder, "--force"]) == 0
+    assert run(["validate", plan_folder]) == 0
+
+
+def test_force_never_deletes_a_folder_with_other_files(
+    profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    command = ["plan", BUNDLED, "--profile", profile, *SHAPE, "-o", str(tmp_path), "--force"]
+    assert run(command) == 2
+    assert "it holds thesis.tex" in capsys.readouterr().err
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_file_is_never_replaced_by_a_plan_folder(
+    profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    precious = tmp_path / "lengths.txt"
+    precious.write_text("5\n")
+    command = ["plan", str(precious), "--profile", profile, *SHAPE, "-o", str(precious), "--force"]
+    assert run(command) == 2
+    assert precious.read_text() == "5\n"
+    assert "is not a folder that hydraplan wrote" in capsys.readouterr().err
