@@ -3,11 +3,14 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib import resources
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hydraplan.cli.app import run
@@ -65,11 +68,6 @@ def test_json_has_one_object_a_batch_with_every_figure(
 def test_validate_says_yes_with_0_and_no_with_1_and_the_row(
     plan_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import shutil
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     assert run(["validate", plan_folder]) == 0
     assert "is valid: 2 batches" in capsys.readouterr().out
     broken = tmp_path / "broken.plan"
