@@ -36,6 +36,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from hydraplan import errors
 from hydraplan.errors import HydraplanError, RunFailed, StalePlan
 from hydraplan.executor.groups import World
+from hydraplan.executor.transport import reason
 
 DEFAULT_TIMEOUT_S = 120.0
 """Longest wait for a message or a collective before a worker gives up."""
@@ -78,7 +79,11 @@ def run_workers(entry: Entry, pp: int, ranks: int, timeout_s: float) -> bool:
             f"start {pp * ranks} workers, or plan for {size}",
         )
     world = World(int(os.environ["RANK"]), pp, ranks)
-    _join_world(entry, world, timeout_s)
+    try:
+        _join_world(entry, world, timeout_s)
+    except (RunFailed, RuntimeError) as error:
+        text = f"worker {world.describe(world.rank)}: {reason(error)}"
+        raise RunFailed(text, getattr(error, "hint", "")) from error
     return world.rank == 0
 
 
@@ -151,7 +156,9 @@ def _local_worker(
     try:
         _join_world(entry, world, timeout_s)
     except Exception as error:
-        lost_peer = isinstance(error, RunFailed | RuntimeError)
+        lost_peer = isinstance(error, RuntimeError) or isinstance(
+            error.__cause__, RuntimeError | RunFailed
+        )
         note = {
             "time_s": time.monotonic(),
             "lost_peer": lost_peer,

@@ -21,6 +21,9 @@ from hydraplan.files.planfile import PlanHeader, open_plan
 from hydraplan.files.runfile import plan_digest
 from hydraplan.model import BatchPlan
 
+MAX_TIMEOUT_S = 1e6
+"""Far beyond any step, far below what gloo's milliseconds can hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -61,6 +64,8 @@ def prepare(
         StalePlan: The data's lengths are not those the plan was made from.
         InputError: The plan asks for what the executor does not do, or ids do not fit.
     """
+    if not 0 < timeout_s < MAX_TIMEOUT_S:
+        raise InputError(f"timeout {timeout_s} s is not between 0 and {MAX_TIMEOUT_S:.0f} s")
     plan = open_plan(path)
     header = plan.header
     if header.options.tp != 1:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from hydraplan.errors import RunFailed, StalePlan
+from hydraplan.errors import InputError, RunFailed, StalePlan
 from hydraplan.executor.data import count_labels, load_slot
 from hydraplan.executor.folder import run_folder
 from hydraplan.executor.groups import World, create_groups, inner_ranges
@@ -62,6 +62,8 @@ def execute(
     """
     if output is not None:
         refuse_existing(output, force, RUN_FILES)
+    if not math.isfinite(learning_rate):
+        raise InputError(f"learning rate {learning_rate} is not a finite number")
     num_batches = open_plan(path).header.num_batches
     num_steps = num_batches if steps is None else steps
     visited = range(min(num_steps, num_batches))

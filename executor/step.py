@@ -83,8 +83,7 @@ def run_batch(
                 outgoing = output if received is None else received
             end_s, busy_s = time.perf_counter(), time.thread_time() - start_cpu_s
         except (RuntimeError, RunFailed) as error:
-            text = str(error) if isinstance(error, RunFailed) else reason(error)
-            raise RunFailed(f"{op.kind} of microbatch {m}: {text}") from error
+            raise RunFailed(f"{op.kind} of microbatch {m}: {reason(error)}") from error
         if op.kind == "F" and stage.is_last:
             loss += float(outgoing.detach()) / valid_tokens
         elif op.kind == "F":

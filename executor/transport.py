@@ -6,6 +6,7 @@ window ahead in the order they will be consumed; a send is a rendezvous on gloo,
 posted, its tensor kept alive, and waited for at the end of the batch.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -120,7 +121,7 @@ def _tag(kind: Kind, microbatch: int) -> int:
     return FIRST_TAG + 2 * microbatch + _TAG_OFFSET[kind]
 
 
-def reason(error: RuntimeError) -> str:
-    """First line of what gloo says, without its file names."""
-    text = str(error).strip().splitlines()
-    return text[0].rpartition("] ")[2][:160] if text else type(error).__name__
+def reason(error: Exception) -> str:
+    """First line of what went wrong, without gloo's file names."""
+    lines = str(error).strip().splitlines()
+    return re.sub(r"\[\S+:\d+\] ", "", lines[0])[:240] if lines else type(error).__name__

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hydraplan.cli.app import run as command
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, RunFailed
 from hydraplan.executor.run import execute
 from hydraplan.files.lengths import digest, read_lengths
 from hydraplan.files.runfile import open_run, read_timeline
@@ -82,6 +82,21 @@ def test_the_same_plan_and_seed_give_the_same_losses_and_another_seed_others(pla
     first, second, other = (losses(train(plan, steps=3, seed=s)) for s in (0, 0, 1))
     assert first == second
     assert first != other
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_steps_before(plan, tmp_path):
+    output = tmp_path / "x.run"
+    with pytest.raises(RunFailed, match=r"rank 0 .*the loss of step 1 \(batch 1\) is nan") as e:
+        train(plan, steps=3, learning_rate=1e30, output=output)
+    assert "--learning-rate" in e.value.hint
+    assert [row["step"] for row in open_run(output).steps] == [0]
+
+
+@pytest.mark.parametrize("option", ["--learning-rate", "--timeout"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_options_that_are_no_finite_number_are_exit_2(plan, capsys, option, value):
+    assert command(["execute", str(plan), option, value]) == 2
+    assert value in capsys.readouterr().err
 
 
 def test_an_output_that_exists_is_refused_before_anything_runs(plan, tmp_path):
