@@ -90,14 +90,16 @@ def lower_bound_s(
         through_s: Least time of forward and input gradient through all stages at one degree,
             shape (num_sequences,).
 
-    Per stage: the cheapest way in, then its share of all work and the cheapest way back; and
-    whatever the costliest single sequence needs to pass forward and backward.
+    Per stage: the cheapest way in, then its share of F and B, the cheapest way back and the
+    first stage's gradient sync; or its share of all work and its own sync. And whatever the
+    costliest single sequence needs to pass forward and backward.
     """
     forward, backward, weight = work_s.sum(axis=2) / cost.ranks
     way_in = np.concatenate([[0.0], np.cumsum(alone_s[FORWARD], axis=0).min(axis=1)[:-1]])
     way_back = np.concatenate([[0.0], np.cumsum(alone_s[INPUT_GRADIENT], axis=0).min(axis=1)[:-1]])
-    stages = way_in + np.maximum(forward + backward + way_back, forward + backward + weight)
-    return float(max((stages + cost.grad_sync_s).max(), through_s.max()))
+    there_and_back = way_in + forward + backward + way_back + cost.grad_sync_s[0]
+    all_work = way_in + forward + backward + weight + cost.grad_sync_s
+    return float(max(there_and_back.max(), all_work.max(), through_s.max()))
 
 
 def peak_live_tokens(schedule: Schedule, rows: IntArray) -> float:

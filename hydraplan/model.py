@@ -98,7 +98,8 @@ class Search:
     `window_min`, `window_max`: range of microbatch counts (empty if min > max).
     `load_target_s`, `theta`, `eta`: target per slot, quantum and rank-work guard of the plan.
     `num_candidates`, `num_rejected`: plans tried, and those among them that broke the cap.
-    `load_driven_s`, `load_driven_slot_imbalance`: the best load-driven candidate.
+    `load_driven_s`, `load_driven_slot_imbalance`: the best load-driven candidate, balanced
+    where the window is open. `fastest_load_driven_s`: the fastest, balanced or not.
     `memory_s`: the best memory-sized candidate.
     """
 
@@ -111,6 +112,7 @@ class Search:
     num_rejected: int
     load_driven_s: float
     load_driven_slot_imbalance: float
+    fastest_load_driven_s: float
     memory_s: float
 
 

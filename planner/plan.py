@@ -27,10 +27,9 @@ from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.placement.cost_table import cost_table, fits, num_levels
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
+from hydraplan.planner.placement.window import microbatch_window
+from hydraplan.slots import check_size
 from hydraplan.version import __version__
-
-MAX_RANKS = 1 << 16
-"""Largest pool; beyond it a tree over the lanes would not fit a planner's memory."""
 
 
 def plan(
@@ -64,8 +63,6 @@ def prepare(
     ):
         if name not in known:
             raise InputError(f"unknown {kind} {name!r}", f"known: {', '.join(known)}")
-    if options.ranks > MAX_RANKS:
-        raise InputError(f"--ranks {options.ranks} is beyond {MAX_RANKS}")
     model = profile.header.model
     check_tensor_parallel(model, options.tp)
     layers = tuple(tuple(row) for row in split_layers(model.num_layers, options.pp))
@@ -190,12 +187,16 @@ def plan_batch(cost: CostModel, options: PlanOptions, batch: int, rows: Sequence
 def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Request:
     """What the strategy is asked: the rows that get a place, and their cost table."""
     open_rows = rows.take(rows.on_ranks())
-    order = options.microbatch_order
+    order, cap = options.microbatch_order, options.max_tokens_per_rank
+    least = -(-int(open_rows.length_tokens.sum()) // (cost.ranks * cap))
+    check_size(cost.pp, cost.ranks, options.microbatches or least)
+    table = cost_table(cost, open_rows.length_tokens, cap)
     return Request(
         cost=cost,
-        table=cost_table(cost, open_rows.length_tokens, options.max_tokens_per_rank),
+        table=table,
         sequences=open_rows,
-        cap_tokens=options.max_tokens_per_rank,
+        cap_tokens=cap,
+        window=microbatch_window(table, open_rows.length_tokens, cost.ranks, cap),
         microbatches=options.microbatches,
         orders=ORDERS if order == "auto" else (order,),
         schedule=SCHEDULES[options.pipeline],

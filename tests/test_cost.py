@@ -75,17 +75,6 @@ def test_bytes_sent_follow_the_closed_form(u: int, r: int) -> None:
     assert cost.sent_bytes(placed)[0] == pytest.approx(32 * u * r * (forward + backward))
 
 
-def test_nested_sends_fewer_forward_bytes_than_a_ring_beyond_the_heads_ratio() -> None:
-    # forward bytes a rank, per layer: nested < ring iff d > h / h_kv + 1 (u <= h_kv)
-    heads, kv = 32, 8
-    for d in (2, 4, 8, 16, 32):
-        u = min(8, d)
-        r = d // u
-        nested = (u - 1) / u * (2 * heads + 2 * kv) + 2 * kv * (r - 1)
-        ring = 2 * kv * (d - 1)
-        assert (nested < ring) == (d > heads / kv + 1)
-
-
 def test_a_higher_degree_lowers_compute_and_traffic_together_when_nested() -> None:
     cost = cost_model(ranks=64)
     eight, sixteen = (cost.attention_s(*arrays(262144, 8, r))[:, 0].sum() for r in (1, 2))

@@ -1,9 +1,25 @@
+from itertools import product
+
 import numpy as np
 import pytest
 
-from hydraplan.metrics import FIGURES, balance, mean_figures, peak_live_tokens
+from hydraplan.cost import CostModel, LinkFit, RateFit
+from hydraplan.metrics import (
+    FIGURES,
+    balance,
+    lower_bound_s,
+    mean_figures,
+    peak_live_tokens,
+    shares,
+    sizes,
+)
 from hydraplan.model import Op
 from hydraplan.planner.pipeline.schedules import one_f_one_b
+from hydraplan.planner.pipeline.simulator import simulate
+from hydraplan.planner.placement.cost_table import cost_table
+from hydraplan.slots import slot_times
+from tests.builders import Place, placed_sequences
+from tests.planner.cases import cost_model
 
 
 def test_balance_figures_of_a_worked_example() -> None:
@@ -34,3 +50,49 @@ def test_a_plans_figures_are_means_but_sizes_that_must_fit_are_maxima() -> None:
     largest = {"max_tokens_per_rank", "peak_live_tokens", "num_groups"}
     assert {name for name in FIGURES if found[name] == 3.0} == largest
     assert {name for name in FIGURES if found[name] == 2.0} == set(FIGURES) - largest
+
+
+def test_sizes_count_groups_shapes_and_rows() -> None:
+    cost = cost_model(ranks=4, pp=2)
+    placed = placed_sequences(
+        [Place(100, 0, 2, 1, 0), Place(60, 0, 2, 1, 0), Place(9, 2, 1, 1, 0), Place(40, 0, 2, 2, 1)]
+    )
+    found = sizes(cost, placed, slot_times(cost, placed, 2), one_f_one_b(2, 2))
+    assert found["max_tokens_per_rank"] == 80
+    assert found["num_groups"] == 2  # lanes 0-1 twice, lanes 0-3 once
+    assert found["num_shapes"] == 2  # lane 0 sees 80 and 10 rows
+    assert found["peak_live_tokens"] == 90
+    assert found["sent_bytes"] == cost.sent_bytes(placed).sum() > 0
+
+
+def slow_cost(layers: tuple[tuple[int, ...], ...], ranks: int) -> CostModel:
+    """Unequal stages, slow attention backward and a slow link: what strains the bound."""
+    base = cost_model(ranks=ranks, pp=2)
+    fit = base.fit.model_copy(
+        update={
+            "attention_backward": RateFit(call_s=0.0, flops_per_s=1e12),
+            "fabric_p2p": LinkFit(bytes_per_s=1e9, latency_s=0.0),
+            "node_p2p": LinkFit(bytes_per_s=1e9, latency_s=0.0),
+        }
+    )
+    model = base.model.model_copy(update={"num_layers": sum(map(sum, layers))})
+    return CostModel(fit, model, 1, 2, ranks, layers)
+
+
+@pytest.mark.parametrize("layers", [((1,), (3,)), ((3,), (1,)), ((2,), (2,))])
+@pytest.mark.parametrize("lengths", [(8192, 8192), (8192, 100), (500, 400)])
+def test_no_placement_at_all_beats_the_lower_bound(
+    layers: tuple[tuple[int, ...], ...], lengths: tuple[int, int]
+) -> None:
+    cost = slow_cost(layers, ranks=2)
+    table = cost_table(cost, np.array(lengths), 10**6)
+    bound = lower_bound_s(cost, table.work_s, table.alone_s, table.through_s)
+    fastest = np.inf
+    shapes = [(0, 1, 1), (1, 1, 1), (0, 2, 1), (0, 1, 2)]
+    for a, b in product(shapes, repeat=2):
+        for second in (0, 1):
+            places = [Place(lengths[0], *a, 0), Place(lengths[1], *b, second)]
+            slots = slot_times(cost, placed_sequences(places), second + 1)
+            timeline = simulate(slots, one_f_one_b(2, second + 1))
+            fastest = min(fastest, shares(timeline)["iteration_s"])
+    assert 0 < bound <= fastest

@@ -111,8 +111,6 @@ def print_sequences(plan: BatchPlan, limit: int) -> None:
 def window_text(plan: BatchPlan) -> str:
     """The window of microbatch counts, as people read it."""
     low, high = plan.search.window_min, plan.search.window_max
-    if low < 0:
-        return "-"
     return f"{low}..{high}" if low <= high else f"empty ({low} > {high})"
 
 

@@ -23,5 +23,6 @@ def microbatch_order(name: str, load_s: FloatArray) -> IntArray:
         return np.arange(count, dtype=np.int64)
     if name == "long-first":
         return descending
+    assert name == "sandwich", name
     ascending = descending[::-1]
     return np.concatenate([ascending[0::2], ascending[1::2][::-1]])

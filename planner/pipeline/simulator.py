@@ -1,10 +1,10 @@
 """Noise-free run of a schedule over lanes x stages x microbatches.
 
 Every stage works through its ops in order. An op starts on a lane when the lane is free and
-its message is there; lanes connected through groups meet in every layer, so a connected set
-begins when its last lane begins and takes as long as its busiest lane. 1F1B's BW hands its
-gradient on when both halves are done. After the last op of a stage's latest lane comes the
-exposed gradient sync.
+its message is there; a slot without rows neither gets nor sends one. Lanes connected through
+groups meet in every layer, so a connected set begins when its last lane begins and takes as
+long as its busiest lane. 1F1B's BW hands its gradient on when both halves are done. After the
+last op of a stage's latest lane comes the exposed gradient sync.
 
 Source: in-order longest path is standard; the rule for connected lanes is derived from the
 executor, which runs one collective per group and layer in one global order.
@@ -36,7 +36,7 @@ def simulate(slots: SlotTimes, schedule: Schedule) -> Timeline:
     lanes = slots.rows.shape[0]
     start, end, busy = (np.zeros((num_stages, most, lanes)) for _ in range(3))
     stuck = _run(
-        counts, kind, microbatch, chunk, slots.op_s, slots.component, slots.boundary_s,
+        counts, kind, microbatch, chunk, slots.op_s, slots.rows, slots.component, slots.boundary_s,
         start, end, busy,
     )  # fmt: skip
     if stuck >= 0:
@@ -57,6 +57,7 @@ def _run(
     microbatch: IntArray,
     chunk: IntArray,
     op_s: FloatArray,
+    rows: IntArray,
     component: IntArray,
     boundary_s: FloatArray,
     start: FloatArray,
@@ -92,7 +93,7 @@ def _run(
                 from_stage = source % num_stages
                 for lane in range(num_lanes):
                     begin[lane] = free[s, lane]
-                    if source >= 0:
+                    if source >= 0 and rows[lane, m] > 0:
                         arrival = end[from_stage, ready_at, lane]
                         if from_stage != s:
                             arrival += boundary_s[lane, m]

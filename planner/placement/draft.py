@@ -11,6 +11,7 @@ from hydraplan.model import IntArray, Schedule, Search, Sequences
 from hydraplan.planner.pipeline.order import microbatch_order
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.placement.cost_table import CostTable
+from hydraplan.planner.placement.window import Window
 from hydraplan.slots import SlotTimes, slot_times
 
 
@@ -18,14 +19,16 @@ from hydraplan.slots import SlotTimes, slot_times
 class Request:
     """One batch to place. `sequences` holds only rows that get a place, places still open.
 
-    `microbatches` None leaves their number to the strategy. `orders` are the microbatch
-    orders to choose from. `schedule(stages, microbatches)` gives the op order.
+    `microbatches` None leaves their number to the strategy, `window` holds the counts that
+    leave balance open. `orders` are the microbatch orders to choose from. `schedule(stages,
+    microbatches)` gives the op order.
     """
 
     cost: CostModel
     table: CostTable
     sequences: Sequences
     cap_tokens: int
+    window: Window
     microbatches: int | None
     orders: tuple[str, ...]
     schedule: Callable[[int, int], Schedule]
@@ -45,9 +48,22 @@ class Draft:
     search: Search
 
 
-_NAN = float("nan")
-NO_SEARCH = Search(-1, -1, _NAN, _NAN, _NAN, 1, 0, _NAN, _NAN, _NAN)
-"""Of a strategy that tries one placement and has no target."""
+def one_candidate(window: Window) -> Search:
+    """Search of a strategy that tries one placement and has no target."""
+    nan = float("nan")
+    return Search(
+        window_min=window.low,
+        window_max=window.high,
+        load_target_s=nan,
+        theta=nan,
+        eta=nan,
+        num_candidates=1,
+        num_rejected=0,
+        load_driven_s=nan,
+        load_driven_slot_imbalance=nan,
+        fastest_load_driven_s=nan,
+        memory_s=nan,
+    )
 
 
 def draft(
@@ -95,7 +111,7 @@ def draft(
         iteration_s=iteration_s,
         slot_imbalance=balance(built_load_s, float("nan"))["slot_imbalance"],
         winner=winner,
-        search=NO_SEARCH,
+        search=one_candidate(request.window),
     )
 
 

@@ -1,11 +1,13 @@
 """The load-driven strategy: degrees from the load target, placement on lazy heaps.
 
 A small search over the number of microbatches M, the quantum theta and the rank-work guard
-eta. Each point costs one solve of the load target, one placement and one simulated run. Where
-the window leaves balance open, M stays inside it and a balanced placement comes before a
-faster one with a straggling slot: such a straggler hides in the pipeline only as long as
-nothing else is late. The memory-sized plan is always a candidate, so that the result is never
-slower than it under the model; the draft says which won.
+eta. Each point costs one solve of the load target, one placement and one simulated run.
+
+Where the window is open, M stays inside it and a balanced placement comes before a faster one
+with a straggling slot: such a straggler hides in the pipeline only as long as nothing else is
+late. What that preference costs under the noise-free model stands in the plan
+(`fastest_load_driven_s` beside `load_driven_s`). The memory-sized plan is always a candidate,
+so the result is never slower than it; the plan says which won.
 
 Source: load target, load-driven degrees and lazy heaps are HyDra's; the search, theta, eta, the
 preference for balance and the memory-sized candidate are ours.
@@ -24,12 +26,7 @@ from hydraplan.planner.placement.lazy_heaps import place_lazy_heaps
 from hydraplan.planner.placement.lazy_split import place_lazy_split
 from hydraplan.planner.placement.load_target import LoadTarget, solve
 from hydraplan.planner.placement.memory_ffd import place_memory_sized
-from hydraplan.planner.placement.window import (
-    Window,
-    best_count,
-    counts_to_try,
-    microbatch_window,
-)
+from hydraplan.planner.placement.window import best_count, counts_to_try
 
 THETAS = (1.0, 0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
@@ -40,7 +37,7 @@ MAX_CANDIDATES = 64
 HOPELESS = 1.3
 """The search ends where a point promises a time this much above the best balanced one."""
 BALANCED = 1.10
-"""Slot imbalance up to which a placement counts as balanced."""
+"""Slot imbalance up to which a placement counts as balanced. Our choice, a project target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,59 +52,56 @@ class _Point:
 
 
 def place_hydra(request: Request) -> Draft:
-    """Best of the load-driven candidates and the memory-sized plan, by simulated time.
+    """Best balanced load-driven plan, unless the memory-sized one or an unbalanced one is needed.
+
+    The balanced plan is returned if it is no slower than the memory-sized one, else the fastest
+    of all.
 
     Raises:
         Infeasible: A fixed number of microbatches is too small for the tokens.
     """
-    window = microbatch_window(
-        request.table, request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
-    )
     memory = _memory_candidate(request)
     best: Draft | None = None
-    chosen: _Point | None = None
+    fastest: Draft | None = None
     tried = rejected = 0
-    for point in _points(request, window)[:MAX_CANDIDATES]:
-        if best is not None and _rank(best, window) < (False, point.promise_s / HOPELESS):
+    for point in _points(request)[:MAX_CANDIDATES]:
+        if best is not None and _rank(best, request) < (False, point.promise_s / HOPELESS):
             break
         candidate = _place(request, point)
         tried += 1
         if candidate is None:
             rejected += 1
-        elif best is None or _rank(candidate, window) < _rank(best, window):
-            best, chosen = candidate, point
-    if best is None and memory is None:
+            continue
+        if best is None or _rank(candidate, request) < _rank(best, request):
+            best = candidate
+        if fastest is None or candidate.iteration_s < fastest.iteration_s:
+            fastest = candidate
+    drafts = [d for d in (best, memory, fastest) if d is not None]
+    if not drafts:
         raise Infeasible(
             f"no plan with {request.microbatches} microbatches keeps every slot within"
-            f" {request.cap_tokens} tokens; the tokens alone need {window.memory}",
+            f" {request.cap_tokens} tokens; the tokens alone need {request.window.memory}",
             "use --microbatches auto or a larger number, or raise --max-tokens-per-rank",
         )
-    drafts = [d for d in (best, memory) if d is not None]
     winner = min(drafts, key=lambda d: d.iteration_s)
+    if best is not None and (memory is None or best.iteration_s <= memory.iteration_s):
+        winner = best
     nan = float("nan")
     search = replace(
         winner.search,
-        window_min=window.low,
-        window_max=window.high,
         num_candidates=tried + 1,
         num_rejected=rejected + (memory is None),
         load_driven_s=best.iteration_s if best else nan,
         load_driven_slot_imbalance=best.slot_imbalance if best else nan,
+        fastest_load_driven_s=fastest.iteration_s if fastest else nan,
         memory_s=memory.iteration_s if memory else nan,
     )
-    if chosen is not None and winner is best:
-        search = replace(
-            search,
-            load_target_s=chosen.target.load_target_s + request.table.fixed_s,
-            theta=chosen.theta,
-            eta=chosen.eta,
-        )
     return replace(winner, search=search)
 
 
-def _rank(candidate: Draft, window: Window) -> tuple[bool, float]:
-    """Smaller is better: balance first where the window allows it, then time."""
-    straggles = not window.is_empty and candidate.slot_imbalance > BALANCED
+def _rank(candidate: Draft, request: Request) -> tuple[bool, float]:
+    """Smaller is better: balance first where the window is open, then time."""
+    straggles = not request.window.is_empty and candidate.slot_imbalance > BALANCED
     return straggles, candidate.iteration_s
 
 
@@ -119,9 +113,9 @@ def _memory_candidate(request: Request) -> Draft | None:
         return None
 
 
-def _points(request: Request, window: Window) -> list[_Point]:
+def _points(request: Request) -> list[_Point]:
     """All points of the search, most promising first; equal degrees at equal M only once."""
-    table, cost = request.table, request.cost
+    table, cost, window = request.table, request.cost, request.window
     if request.microbatches is None:
         best = best_count(table, window, cost.ranks, cost.pp)
         counts = counts_to_try(best, window, len(request.sequences))
@@ -149,7 +143,7 @@ def _point(
     """Solve the target and estimate the iteration: fill, mean load, and a price for theta."""
     cost, table = request.cost, request.table
     target = solve(table, allowed, cost.ranks * count, theta)
-    slot_s = target.load_target_s + table.fixed_s
+    slot_s = target.rank_work_s / (cost.ranks * count) + table.fixed_s
     promise_s = (count + cost.pp - 1) * slot_s * (1 + theta / 4)
     return _Point(promise_s, count, theta, eta, target)
 
@@ -159,7 +153,10 @@ def _place(request: Request, point: _Point) -> Draft | None:
     found = place_levels(request, point.target.level, point.num_microbatches)
     if found is None:
         return None
-    return draft(request, point.target.level, *found, point.num_microbatches, "load-driven")
+    placed = draft(request, point.target.level, *found, point.num_microbatches, "load-driven")
+    target_s = point.target.load_target_s + request.table.fixed_s
+    search = replace(placed.search, load_target_s=target_s, theta=point.theta, eta=point.eta)
+    return replace(placed, search=search)
 
 
 def place_levels(

@@ -7,7 +7,7 @@ key is a lower bound: when it comes to the top it is looked up again, and only i
 is it used. A lookup and an update cost O(log R) in the block tree.
 
 Where the cap forbids the top block it is set aside for this sequence; a block that cannot hold
-even the smallest sequence still to come at its degree is dropped for good.
+even the smallest sequence of its degree is dropped for good.
 
 Source: "lazy heaps, not scans of the pool" is HyDra's abstract; keys, trees and the rule for
 the cap are ours.

@@ -5,7 +5,9 @@ Balance turns the target into an equation. If each of R * M slots carries L, the
     sum over sequences of T(l, d(L)) = R * M * L,
 
 where d(L) is the degree whose cost is at most L and T its rank-work. The right side rises
-with L and the left side does not, so they cross once. Three ways to the crossing:
+with L. The left side does not, as long as rank-work never falls with the degree; then they
+cross once. (A kernel that wastes less on short chunks can make it fall a little; bisection
+still ends at a crossing.) Three ways there:
 
 1. no overhead, T = w (one-rank work): L = W / (R M);
 2. affine overhead, T(d) = w + e (d - 1), first order in e / L: a quadratic;
@@ -33,17 +35,20 @@ def without_overhead(work_s: FloatArray, num_slots: int) -> float:
     return float(work_s.sum()) / num_slots
 
 
-def quadratic(work_s: FloatArray, overhead_s: FloatArray, num_slots: int) -> float:
+def quadratic(
+    work_s: FloatArray, overhead_s: FloatArray, num_slots: int, theta: float = 1.0
+) -> float:
     """Target in seconds under affine overhead e per further rank.
 
-    With W = sum w over all, and E = sum e, S = sum e w over the sequences longer than the
-    target: L = ((W - E) + sqrt((W - E)^2 + 4 R M S)) / (2 R M). The sequences longer than the
-    target are a prefix of the order by work, found by bisection on prefix sums.
+    With W = sum w over all, and E = sum e, S = sum e w over the sequences longer than
+    theta * L: L = ((W - E) + sqrt((W - E)^2 + 4 R M S / theta)) / (2 R M). The sequences longer
+    than theta * L are a prefix of the order by work, found by bisection on prefix sums.
 
     Args:
         work_s: One-rank work of each sequence, seconds, shape (num_sequences,).
         overhead_s: Rank-work each further rank adds, seconds, same shape.
         num_slots: R * M.
+        theta: Largest share of L that one sequence may add to a slot.
     """
     order = np.argsort(-work_s, kind="stable")
     w, e = work_s[order], overhead_s[order]
@@ -53,12 +58,13 @@ def quadratic(work_s: FloatArray, overhead_s: FloatArray, num_slots: int) -> flo
 
     def target(prefix: int) -> float:
         rest = total - sum_e[prefix]
-        return float(rest + np.sqrt(rest**2 + 4 * num_slots * sum_ew[prefix])) / (2 * num_slots)
+        root = np.sqrt(rest**2 + 4 * num_slots * sum_ew[prefix] / theta)
+        return float(rest + root) / (2 * num_slots)
 
     low, high = 0, len(w)
     while low < high:
         middle = (low + high) // 2
-        if w[middle] > target(middle):
+        if w[middle] > theta * target(middle):
             low = middle + 1
         else:
             high = middle
@@ -84,9 +90,10 @@ def affine_overhead(table: CostTable, load_target_s: float) -> FloatArray:
 class LoadTarget:
     """The target, and the degrees it asks for.
 
-    `load_target_s`: seconds per slot, fixed cost of a microbatch excluded.
-    `level`: log2 of each sequence's degree, shape (num_sequences,).
-    `rank_work_s`: what these degrees consume in total, seconds.
+    `load_target_s`: the crossing L, seconds per slot, fixed cost of a microbatch excluded.
+    `level`: log2 of each sequence's degree at L, shape (num_sequences,).
+    `rank_work_s`: what these degrees consume in total, seconds; at most R * M * L, and below it
+    by less than the step of one degree.
     """
 
     load_target_s: float
@@ -110,7 +117,7 @@ def solve(table: CostTable, allowed: NDArray[np.bool_], num_slots: int, theta: f
 
     base = work[i, table.floor]
     start = without_overhead(base, num_slots)
-    start = quadratic(base, affine_overhead(table, theta * start), num_slots)
+    start = quadratic(base, affine_overhead(table, theta * start), num_slots, theta)
     low, high = start, start
     while low > 0 and consumed(low)[0] <= num_slots * low:
         low /= 1.25
@@ -123,4 +130,4 @@ def solve(table: CostTable, allowed: NDArray[np.bool_], num_slots: int, theta: f
         else:
             high = middle
     total, level = consumed(high)
-    return LoadTarget(total / num_slots, level, total)
+    return LoadTarget(high, level, total)

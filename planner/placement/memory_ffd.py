@@ -106,13 +106,10 @@ def place_memory_sized(request: Request) -> Draft:
     """The strategy `memory-ffd`: degrees from memory, packed to the cap.
 
     Raises:
-        Infeasible: A fixed number of microbatches is not the one that packing gives.
+        Infeasible: Packing needs more microbatches than were fixed.
     """
     level = request.table.floor
-    _, rows, _, _ = request.table.at(level)
-    microbatch, first_rank, count = place_first_fit(
-        rows, level, request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
-    )
+    microbatch, first_rank, count = _packed(request)
     if request.microbatches is not None and count > request.microbatches:
         raise Infeasible(
             f"memory-ffd packs this batch into {count} microbatches,"
@@ -120,3 +117,16 @@ def place_memory_sized(request: Request) -> Draft:
             "use --microbatches auto",
         )
     return draft(request, level, microbatch, first_rank, request.microbatches or count, "memory")
+
+
+def place_memory_once(request: Request, found: Draft) -> None:
+    """The packing alone, nothing scored."""
+    _packed(request)
+
+
+def _packed(request: Request) -> tuple[IntArray, IntArray, int]:
+    level = request.table.floor
+    _, rows, _, _ = request.table.at(level)
+    return place_first_fit(
+        rows, level, request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
+    )

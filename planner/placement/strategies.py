@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.hydra import place_hydra, place_once
-from hydraplan.planner.placement.memory_ffd import place_memory_sized
+from hydraplan.planner.placement.memory_ffd import place_memory_once, place_memory_sized
 
 ALWAYS = ("accounted", "aligned", "cap", "degree", "order", "schedule")
 """Invariants (`hydraplan.invariants`) that both strategies promise."""
@@ -15,16 +15,16 @@ ALWAYS = ("accounted", "aligned", "cap", "degree", "order", "schedule")
 class Strategy:
     """`default_order` is the microbatch order where the user names none.
 
-    `place_once` repeats one point of a strategy's search, for timing; None if it has no search.
+    `place_once` repeats one placement of what was found, unscored, for timing.
     """
 
     place: Callable[[Request], Draft]
-    place_once: Callable[[Request, Draft], None] | None
+    place_once: Callable[[Request, Draft], None]
     default_order: str
     invariants: tuple[str, ...]
 
 
 STRATEGIES: dict[str, Strategy] = {
     "hydra": Strategy(place_hydra, place_once, "auto", ALWAYS),
-    "memory-ffd": Strategy(place_memory_sized, None, "as-built", ALWAYS),
+    "memory-ffd": Strategy(place_memory_sized, place_memory_once, "as-built", ALWAYS),
 }

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from hydraplan.errors import Infeasible
 from hydraplan.layout import rank_tokens_max
-from hydraplan.metrics import lower_bound_s
 from hydraplan.planner.placement.cost_table import cost_table, fits, num_levels
 from hydraplan.planner.placement.degrees import allowed_levels, choose_levels
 from tests.planner.cases import cost_model, long_tailed
@@ -89,12 +88,3 @@ def test_longer_sequences_never_get_smaller_degrees() -> None:
         meets = table.load_s[np.arange(len(length)), level] <= limit_s
         assert (np.diff(level[meets]) >= 0).all()
         assert (choose_levels(table, allowed, limit_s) >= table.floor).all()
-
-
-def test_the_lower_bound_of_one_short_sequence_is_its_own_way_through() -> None:
-    cost = cost_model(ranks=8, pp=2)
-    table = cost_table(cost, np.array([64]), 4096)
-    bound = lower_bound_s(cost, table.work_s, table.alone_s, table.through_s)
-    through = cost.sequence_s(np.array([64]), np.array([1]), np.array([1]))[:2].sum()
-    assert through >= table.through_s[0]
-    assert bound >= table.through_s[0]

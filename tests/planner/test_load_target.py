@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from hydraplan.planner.placement.cost_table import cost_table
-from hydraplan.planner.placement.degrees import allowed_levels, choose_levels
+from hydraplan.planner.placement.degrees import allowed_levels
 from hydraplan.planner.placement.load_target import quadratic, solve, without_overhead
 from tests.planner.cases import cost_model, long_tailed
 
@@ -45,31 +45,37 @@ def test_a_worked_example_of_the_quadratic() -> None:
     st.integers(0, 10_000), st.integers(1, 30), st.sampled_from([1.0, 0.5, 0.25]),
     st.sampled_from([0.1, 0.3, 10.0]),
 )  # fmt: skip
-def test_the_target_is_the_one_crossing_of_work_and_capacity(
+def test_the_target_is_where_work_and_capacity_cross(
     seed: int, microbatches: int, theta: float, eta: float
 ) -> None:
-    cost = cost_model(ranks=16, pp=2)
-    table = cost_table(cost, long_tailed(80, seed), 4096)
+    table = cost_table(cost_model(ranks=16, pp=2), long_tailed(80, seed), 4096)
     allowed = allowed_levels(table, eta)
     slots = 16 * microbatches
     found = solve(table, allowed, slots, theta)
-    i = np.arange(80)
+
+    def levels(target: float) -> list[int]:
+        """One sequence after the other: the smallest allowed degree that meets theta * L."""
+        chosen = []
+        for load, legal in zip(table.load_s, allowed, strict=True):
+            meets = [k for k in np.flatnonzero(legal) if load[k] <= theta * target]
+            cheapest = min(np.flatnonzero(legal), key=lambda k: load[k])
+            chosen.append(int(meets[0] if meets else cheapest))
+        return chosen
 
     def consumed(target: float) -> float:
-        return float(table.rank_work_s[i, choose_levels(table, allowed, theta * target)].sum())
+        return float(sum(table.load_s[i, k] * 2**k for i, k in enumerate(levels(target))))
 
-    # the oracle walks every target at which some degree changes
-    breaks = np.unique(table.load_s[allowed]) / theta
-    probes = np.unique(np.concatenate([breaks, [found.load_target_s]]))
-    crossing = [t for t in probes if consumed(t) <= slots * t]
-    assert found.rank_work_s == pytest.approx(slots * found.load_target_s)
-    if crossing:
-        upper = min(crossing)
-        below = breaks[breaks < upper]
-        lower = max(below) if len(below) else 0.0
-        mean_of_step = consumed(float(np.nextafter(upper, 0))) / slots
-        exact = max(lower, min(mean_of_step, upper))
-        assert found.load_target_s <= exact * (1 + 1e-4)
+    target = found.load_target_s
+    assert found.level.tolist() == levels(target)
+    assert found.rank_work_s == pytest.approx(consumed(target))
+    assert consumed(target) <= slots * target * (1 + 1e-12)
+    assert consumed(target * (1 - 2e-6)) > slots * target * (1 - 2e-6)
+
+
+def test_a_worked_example_of_the_quantum() -> None:
+    # as above with theta = 1/2: 2 L = 9 + 8 / (L / 2), so 2 L^2 - 9 L - 16 = 0
+    target = quadratic(np.array([8.0, 2.0]), np.array([1.0, 0.0]), 2, theta=0.5)
+    assert target == pytest.approx((9 + 209**0.5) / 4, rel=1e-12)
 
 
 def test_more_microbatches_never_raise_the_target_and_never_lower_the_work() -> None:

@@ -1,10 +1,12 @@
+from importlib import resources
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydraplan.errors import Infeasible, InputError
-from hydraplan.files.lengths import Lengths
+from hydraplan.files.lengths import Lengths, read_lengths
 from hydraplan.files.planfile import open_plan, read_batch, write_plan
 from hydraplan.invariants import check_plan
 from hydraplan.metrics import FIGURES
@@ -181,3 +183,25 @@ def test_unequal_stages_are_costed_with_embedding_and_loss() -> None:
     by_stage = cost.sequence_s(*one).sum(axis=0)[:, 0]
     assert by_stage[0] > by_stage[1] == by_stage[2]
     assert by_stage[3] > 1.2 * by_stage[2]
+
+
+@pytest.mark.parametrize(("cap", "pp"), [(8192, 4), (16384, 8)])
+def test_an_open_window_gives_a_balanced_plan_on_bundled_lengths(cap: int, pp: int) -> None:
+    with resources.as_file(
+        resources.files("hydraplan") / "data" / "lengths_cpython_stdlib.parquet"
+    ) as path:
+        found = read_lengths(path)
+    asked = options(ranks=128, pp=pp, max_tokens_per_rank=cap, batch_sequences=1024)
+    (batch,) = plan(found, profile(), asked, 1)[1]
+    assert batch.search.window_min <= batch.num_microbatches <= batch.search.window_max
+    assert batch.winner == "load-driven"
+    assert batch.figures["slot_imbalance"] <= 1.10
+    assert batch.search.load_driven_s <= batch.search.memory_s
+    assert batch.search.fastest_load_driven_s <= batch.search.load_driven_s
+
+
+def test_every_strategy_tells_the_window_of_its_batch() -> None:
+    values = long_tailed(64, 3)
+    ours = plan_one(values).search
+    other = plan_one(values, strategy="memory-ffd", microbatch_order="as-built").search
+    assert (ours.window_min, ours.window_max) == (other.window_min, other.window_max)

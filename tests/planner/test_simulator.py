@@ -98,7 +98,7 @@ def by_relaxation(slots: SlotTimes, schedule: Schedule) -> dict[tuple[int, int, 
                 for lane in range(lanes):
                     needs = [end.get((stage, i - 1, lane), 0.0)] if i else [0.0]
                     source = stage - 1 if op.kind == "F" else stage + 1
-                    if 0 <= source < len(schedule):
+                    if 0 <= source < len(schedule) and slots.rows[lane, m]:
                         at = where[source, op.kind, m]
                         needs.append(end.get((source, at, lane), 0.0) + slots.boundary_s[lane, m])
                     begin[lane] = max(needs)
