@@ -6,9 +6,9 @@ Built-in ones lie in `hydraplan/data/{model,cluster}-NAME.toml`; any other name 
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hydraplan.errors import InputError
 
@@ -16,6 +16,14 @@ DType = Literal["float64", "float32", "bfloat16", "float16"]
 DTYPE_BYTES: dict[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 ACCUMULATOR_BYTES: dict[str, int] = {"float64": 8, "float32": 4, "bfloat16": 4, "float16": 4}
 """Bytes of a partial gradient of keys and values on its way round a ring."""
+
+
+# Far beyond any machine, and near enough that no product of them leaves float64 or int64.
+Count = Annotated[int, Field(ge=1, le=1 << 40)]
+MAX_RATE = 1e24
+Rate = Annotated[float, Field(ge=1.0, le=MAX_RATE)]
+Seconds = Annotated[float, Field(ge=0.0, le=1e6)]
+Rows = Annotated[float, Field(ge=0.0, le=1e12)]
 
 
 class Config(BaseModel):
@@ -28,13 +36,13 @@ class ModelShape(Config):
     """A Llama-shaped decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU, untied head."""
 
     name: str = "custom"
-    num_layers: PositiveInt
-    hidden_size: PositiveInt
-    num_heads: PositiveInt
-    num_kv_heads: PositiveInt
-    head_dim: PositiveInt
-    ffn_hidden_size: PositiveInt
-    vocab_size: PositiveInt
+    num_layers: Count
+    hidden_size: Count
+    num_heads: Count
+    num_kv_heads: Count
+    head_dim: Count
+    ffn_hidden_size: Count
+    vocab_size: Count
     dtype: DType = "bfloat16"
 
     @model_validator(mode="after")
@@ -57,24 +65,24 @@ class ModelShape(Config):
 class Tier(Config):
     """One level of the network, per device and direction."""
 
-    bytes_per_s: float = Field(gt=0)
-    latency_s: float = Field(ge=0)
+    bytes_per_s: Rate
+    latency_s: Seconds
 
 
 class Cluster(Config):
     """Rates of one device and of the links between devices; every figure per device."""
 
     name: str = "custom"
-    devices_per_node: PositiveInt
-    memory_bytes: PositiveInt
-    memory_bytes_per_s: float = Field(gt=0)
-    attention_forward_flops_per_s: float = Field(gt=0)
-    attention_forward_half_rows: float = Field(ge=0)
-    attention_backward_flops_per_s: float = Field(gt=0)
-    attention_backward_half_rows: float = Field(ge=0)
-    attention_call_s: float = Field(ge=0)
-    linear_flops_per_s: float = Field(gt=0)
-    layer_call_s: float = Field(ge=0)
+    devices_per_node: Count
+    memory_bytes: Count
+    memory_bytes_per_s: Rate
+    attention_forward_flops_per_s: Rate
+    attention_forward_half_rows: Rows
+    attention_backward_flops_per_s: Rate
+    attention_backward_half_rows: Rows
+    attention_call_s: Seconds
+    linear_flops_per_s: Rate
+    layer_call_s: Seconds
     node: Tier
     fabric: Tier
 

@@ -2,7 +2,8 @@
 
 A layer's time is an attention part, quadratic in length and falling with the degree, its
 communication (inner all-to-all, outer ring hops hidden behind compute), and a linear part
-proportional to the rows a rank holds. Each call adds a fixed time. `CostFit` holds the
+proportional to the rows a rank holds. Each call and message adds a fixed time, once for all
+sequences that are exchanged together. `CostFit` holds the
 coefficients: measured by `hydraplan profile --device cpu|cuda`, or written from a cluster's
 constants with `--device analytic`.
 
@@ -14,13 +15,23 @@ the saturation n / (n + half_rows) and one fixed time a call are our choice of s
 publishes no formula.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat
 
-from hydraplan.config import ACCUMULATOR_BYTES, DTYPE_BYTES, Config, ModelShape
+from hydraplan.config import (
+    ACCUMULATOR_BYTES,
+    DTYPE_BYTES,
+    MAX_RATE,
+    Config,
+    Count,
+    ModelShape,
+    Rate,
+    Rows,
+    Seconds,
+)
 from hydraplan.errors import InputError
 from hydraplan.layout import legal_ulysses
 from hydraplan.model import FloatArray, IntArray, Sequences
@@ -39,18 +50,18 @@ class RateFit(Config):
     `causal_waste(rows, causal_block_rows)` times its exact flops.
     """
 
-    call_s: NonNegativeFloat
-    flops_per_s: PositiveFloat
-    half_rows: NonNegativeFloat = 0.0
-    causal_block_rows: NonNegativeFloat = 0.0
+    call_s: Seconds
+    flops_per_s: Rate
+    half_rows: Rows = 0.0
+    causal_block_rows: Rows = 0.0
     relative_error: NonNegativeFloat = 0.0
 
 
 class LinkFit(Config):
     """seconds = latency_s + bytes / bytes_per_s."""
 
-    bytes_per_s: PositiveFloat
-    latency_s: NonNegativeFloat
+    bytes_per_s: Rate
+    latency_s: Seconds
     relative_error: NonNegativeFloat = 0.0
 
 
@@ -68,12 +79,12 @@ class CostFit(Config):
     linear_forward: RateFit
     linear_input: RateFit
     linear_weight: RateFit
-    memory_bytes_per_s: PositiveFloat
+    memory_bytes_per_s: Rate
     node_all_to_all: LinkFit
     node_p2p: LinkFit
     fabric_all_to_all: LinkFit
     fabric_p2p: LinkFit
-    devices_per_node: PositiveInt
+    devices_per_node: Count
     segments_in_one_call: bool = Field(default=True)
 
 
@@ -149,33 +160,55 @@ class CostModel:
         return [(u, degree // u) for u in sizes if degree % u == 0]
 
     def attention_s(
-        self, length_tokens: IntArray, ulysses_size: IntArray, ring_size: IntArray
+        self,
+        length_tokens: IntArray,
+        ulysses_size: IntArray,
+        ring_size: IntArray,
+        bucket: IntArray | None = None,
     ) -> FloatArray:
         """Forward and backward seconds of one layer's attention with its communication.
 
-        Returns shape (2, num_sequences); every member of a group takes the same time.
+        Args:
+            bucket: Number (0, 1, ...) of the exchange each sequence takes part in: sequences on
+                the same lanes in the same way share all-to-alls, hops and, where the kernel
+                takes them in one call, calls. None: each sequence by itself, which is an upper
+                bound of its share.
+
+        Returns:
+            Shape (2, num_buckets); every member of a group takes the same time.
         """
+        if bucket is None:
+            bucket = np.arange(len(length_tokens), dtype=np.int64)
+        first = np.unique(bucket, return_index=True)[1]
+        count = len(first)
+
+        def summed(values: FloatArray) -> FloatArray:
+            total: FloatArray = np.bincount(bucket, values, count)
+            return total
+
         u, r = ulysses_size.astype(float), ring_size.astype(float)
         degree = ulysses_size * ring_size
         length = length_tokens.astype(float)
-        pairs = length * (length + 1) / 2
-        flops = 4 * pairs * self.num_heads * self.model.head_dim / degree
+        flops = 4 * length * (length + 1) / 2 * self.num_heads * self.model.head_dim / degree
         call_rows = np.maximum(1.0, np.where(ring_size > 1, length / (2 * r), length))
-        charge_calls = (not self.fit.segments_in_one_call) | (degree > 1)
-        in_node = degree <= self.ranks_per_node
-        all_to_all_s = self._all_to_all_s(length / degree, u)
-        hop_forward, hop_backward, hop_home = self._hops_s(length / degree, u, in_node)
+        rows = summed(length / degree)
+        calls = np.where(degree[first] > 1, 1.0, 0.0)
+        if not self.fit.segments_in_one_call:
+            calls = summed(np.ones(len(length)))
+        all_to_all_s = self._all_to_all_s(rows, u[first])
+        in_node = degree[first] <= self.ranks_per_node
+        hop_forward, hop_backward, hop_home = self._hops_s(rows, u[first], in_node)
+        hops = r[first] - 1
         times = []
         for rate, ratio, hop, home in (
             (self.fit.attention_forward, 1.0, hop_forward, 0.0),
             (self.fit.attention_backward, BACKWARD_FLOPS_RATIO, hop_backward, hop_home),
         ):
-            call_s = charge_calls * rate.call_s
             work_s = ratio * flops / r / rate.flops_per_s * (1 + rate.half_rows / call_rows)
-            square_s = work_s * causal_waste(length / r, rate.causal_block_rows) + call_s
-            rest_s = (r - 1) * np.maximum(work_s + call_s, hop)
-            ring = square_s + rest_s + np.where(r > 1, home, 0.0)
-            times.append(ring + all_to_all_s)
+            square_s = summed(work_s * causal_waste(length / r, rate.causal_block_rows))
+            step_s = summed(work_s) + calls * rate.call_s
+            ring = square_s + calls * rate.call_s + hops * np.maximum(step_s, hop)
+            times.append(ring + np.where(hops > 0, home, 0.0) + all_to_all_s)
         return np.stack(times)
 
     def _all_to_all_s(self, rows: FloatArray, u: FloatArray) -> FloatArray:
@@ -238,6 +271,28 @@ class CostModel:
         fixed: FloatArray = per_layer[:, None, None] * np.array(self.layers, float)[None]
         fixed[:, -1, -1] += [fit.call_s for fit in fits]
         return fixed
+
+    @cached_property
+    def least(self) -> "CostModel":
+        """What a sequence adds at the very least, sharing its exchanges with others.
+
+        No call and no latency is its own, and hops hide behind compute. Sums of these never
+        exceed what a bucket costs, as a lower bound needs.
+        """
+        free = LinkFit(bytes_per_s=MAX_RATE, latency_s=0.0)
+        fit = self.fit
+        return replace(
+            self,
+            fit=fit.model_copy(
+                update={
+                    "attention_forward": fit.attention_forward.model_copy(update={"call_s": 0.0}),
+                    "attention_backward": fit.attention_backward.model_copy(update={"call_s": 0.0}),
+                    "node_all_to_all": fit.node_all_to_all.model_copy(update={"latency_s": 0.0}),
+                    "node_p2p": free,
+                    "fabric_p2p": free,
+                }
+            ),
+        )
 
     def sequence_s(
         self, length_tokens: IntArray, ulysses_size: IntArray, ring_size: IntArray

@@ -84,8 +84,8 @@ def lower_bound_s(
     """No plan of these sequences on this pool can be faster, noise-free; seconds.
 
     Args:
-        work_s: Least rank-work of each op, min over legal degrees d of d x cost, shape
-            (3, stages, num_sequences).
+        work_s: Least rank-work of each op, min over legal degrees d of d x cost as
+            `CostModel.least` counts it, shape (3, stages, num_sequences).
         alone_s: Least time of each op, min over d of the cost, same shape.
         through_s: Least time of forward and input gradient through all stages at one degree,
             shape (num_sequences,).

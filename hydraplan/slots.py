@@ -9,8 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from hydraplan.cost import CostModel
+from hydraplan.errors import InputError
 from hydraplan.layout import expand, rank_tokens
 from hydraplan.model import FloatArray, IntArray, Sequences
+
+MAX_SLOTS = 1 << 24
+"""Most slots of a batch over all stages; more would not fit a planner's memory (about 2 GB)."""
+
+
+def check_size(num_stages: int, num_ranks: int, num_microbatches: int) -> None:
+    """Refuse a batch of more slots than `MAX_SLOTS` before anything is allocated for them."""
+    slots = num_stages * num_ranks * num_microbatches
+    if slots > MAX_SLOTS:
+        raise InputError(
+            f"{num_microbatches} microbatches on {num_stages} stages x {num_ranks} ranks are"
+            f" {slots} slots, beyond {MAX_SLOTS}",
+            "take smaller batches, fewer microbatches, or a larger --max-tokens-per-rank",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +56,7 @@ class SlotTimes:
 
 def slot_times(cost: CostModel, placed: Sequences, num_microbatches: int) -> SlotTimes:
     """Cost of every slot of a batch; `placed` holds only rows on ranks."""
+    check_size(cost.pp, cost.ranks, num_microbatches)
     shape = (cost.ranks, num_microbatches)
     u, r = placed.ulysses_size, placed.ring_size
     sequence, member = expand(placed.degree)
@@ -48,9 +64,13 @@ def slot_times(cost: CostModel, placed: Sequences, num_microbatches: int) -> Slo
     size = shape[0] * shape[1]
     exact_rows = rank_tokens(placed.length_tokens, u, r)
     rows = np.bincount(slot, exact_rows, size).astype(np.int64).reshape(shape)
-    attention = cost.attention_s(placed.length_tokens, u, r)
+    bucket, lead = buckets(placed)
+    attention = cost.attention_s(placed.length_tokens, u, r, bucket)
+    exchange, member = expand(placed.degree[lead])
+    lane = placed.first_rank[lead][exchange] + member
+    slot = lane * num_microbatches + placed.microbatch[lead][exchange]
     per_layer = np.stack(
-        [np.bincount(slot, part[sequence], size).reshape(shape) for part in attention]
+        [np.bincount(slot, part[exchange], size).reshape(shape) for part in attention]
     )
     op_s = cost.call_s[..., None, None] + cost.row_s[..., None, None] * rows
     op_s[:2] += np.array(cost.layers, float)[None, :, :, None, None] * per_layer[:, None, None]
@@ -61,6 +81,17 @@ def slot_times(cost: CostModel, placed: Sequences, num_microbatches: int) -> Slo
         boundary_s=cost.boundary_s(rows.astype(float)),
         grad_sync_s=cost.grad_sync_s,
     )
+
+
+def buckets(placed: Sequences) -> tuple[IntArray, IntArray]:
+    """Bucket of every sequence, and one sequence of every bucket.
+
+    A bucket is what the engine exchanges together: the sequences of a microbatch that share
+    (first_rank, ulysses_size, ring_size).
+    """
+    keys = np.stack([placed.microbatch, placed.first_rank, placed.ulysses_size, placed.ring_size])
+    _, lead, bucket = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    return bucket.reshape(-1), lead
 
 
 def components(placed: Sequences, num_ranks: int, num_microbatches: int) -> IntArray:

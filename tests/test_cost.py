@@ -52,6 +52,36 @@ def test_a_nested_group_pays_its_all_to_alls_and_hides_its_hops() -> None:
     assert forward == pytest.approx(4 * step + all_to_all, rel=1e-12)
 
 
+def test_sequences_that_share_an_exchange_pay_its_latency_once() -> None:
+    # 100 sequences of 1,024 tokens on one 8 x 1 group, one layer forward
+    cost = cost_model(ranks=8)
+    length, u, r = np.full(100, 1024), np.full(100, 8), np.full(100, 1)
+    together, _ = cost.attention_s(length, u, r, np.zeros(100, np.int64))[:, 0]
+    apart, _ = cost.attention_s(length, u, r).sum(axis=1)
+    fixed_s = 20e-6 + 2 * 15e-6
+    flops = 4 * (1024 * 1025 / 2) * 32 * 128 / 8
+    moved = 2 * 100 * 1024 / 8 * 128 * (7 / 8) * (2 * 32 + 2 * 8) / 300e9
+    assert together == pytest.approx(
+        100 * flops / 620e12 * (1 + 200 / 1024) + moved + fixed_s, rel=1e-12
+    )
+    assert apart == pytest.approx(together + 99 * fixed_s, rel=1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9000), st.sampled_from([0, 1, 2])), min_size=1))
+def test_sharing_never_costs_more_than_apart_nor_less_than_the_least(
+    drawn: list[tuple[int, int]],
+) -> None:
+    cost = cost_model(ranks=32)
+    for u, r in ((1, 1), (8, 1), (1, 16), (8, 4)):
+        length = np.array([n for n, _ in drawn])
+        names = sorted({b for _, b in drawn})
+        bucket = np.array([names.index(b) for _, b in drawn])
+        shape = np.full(len(length), u), np.full(len(length), r)
+        shared = cost.attention_s(length, *shape, bucket).sum(axis=1)
+        assert (shared <= cost.attention_s(length, *shape).sum(axis=1) * (1 + 1e-12)).all()
+        assert (shared >= cost.least.attention_s(length, *shape).sum(axis=1) * (1 - 1e-12)).all()
+
+
 def test_an_exposed_hop_costs_what_the_link_costs() -> None:
     cost = cost_model(ranks=32)
     forward, backward = cost.attention_s(*arrays(4096, 1, 32))[:, 0]

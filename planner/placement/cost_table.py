@@ -19,11 +19,13 @@ from hydraplan.model import FloatArray, IntArray
 class CostTable:
     """Costs of a batch, columns are levels: level k is degree 2**k.
 
-    `load_s`: seconds F + B + W that a sequence adds to each member on the planning stage,
-    infinite where the cap forbids the degree, shape (num_sequences, num_levels).
+    `load_s`: seconds F + B + W that a sequence adds to each member on the planning stage if it
+    shares its exchanges with no other (an upper bound of what it adds), infinite where the cap
+    forbids the degree, shape (num_sequences, num_levels).
     `rows`: rows of the fullest member, same shape. `ulysses_size`: the chosen inner size.
     `floor`: lowest possible level of each sequence, its memory floor.
     `fixed_s`: seconds a microbatch costs the planning stage, rows or not.
+    `short_token_s`: seconds a token of a very short sequence costs that stage.
     `work_s`, `alone_s`, `through_s`: what `metrics.lower_bound_s` asks for.
     """
 
@@ -88,13 +90,15 @@ def cost_table(cost: CostModel, length_tokens: IntArray, cap_tokens: int) -> Cos
         for u, r in cost.shapes(1 << level):
             fullest = _fullest(length, u, r)
             ops = cost.sequence_s(length, np.full_like(length, u), np.full_like(length, r))
+            least = cost.least.sequence_s(length, np.full_like(length, u), np.full_like(length, r))
             ops[:, :, fullest > cap_tokens] = np.inf
+            least[:, :, fullest > cap_tokens] = np.inf
             total = ops[:, stage].sum(axis=0)
             better = total < load[:, level]
             load[better, level] = total[better]
             rows[better, level] = fullest[better]
             ulysses[better, level] = u
-            work = np.minimum(work, ops * (1 << level))
+            work = np.minimum(work, least * (1 << level))
             alone = np.minimum(alone, ops)
             forward_and_back = ops[FORWARD].sum(axis=0) + ops[INPUT_GRADIENT].sum(axis=0)
             through = np.minimum(through, forward_and_back)
