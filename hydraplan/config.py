@@ -87,6 +87,17 @@ class Cluster(Config):
     fabric: Tier
 
 
+UNSUPPORTED = {
+    "kv_lora_rank": "multi-head latent attention",
+    "q_lora_rank": "multi-head latent attention",
+    "num_experts": "a mixture of experts",
+    "num_local_experts": "a mixture of experts",
+    "attention_dropout": "dropout in attention",
+    "sliding_window": "sliding-window attention",
+    "fsdp": "layers sharded by FSDP",
+}
+"""Keys of model files, as other tools spell them, that mean something hydraplan would do wrong."""
+
 C = TypeVar("C", ModelShape, Cluster)
 
 
@@ -123,6 +134,11 @@ def _load(shape: type[C], kind: Literal["model", "cluster"], name: str) -> C:
             raise InputError(f"{kind} file {name} is not UTF-8 text ({error.reason})") from None
     try:
         values = tomllib.loads(text)
+        for key in sorted(values.keys() & UNSUPPORTED.keys()):
+            raise InputError(
+                f"{kind} file {name}: {key} asks for {UNSUPPORTED[key]}, not supported",
+                "take the key out if the model does without it",
+            )
         values.setdefault("name", Path(name).stem)
         return shape.model_validate(values)
     except tomllib.TOMLDecodeError as error:

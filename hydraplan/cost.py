@@ -144,9 +144,18 @@ class CostModel:
         return max(1, self.model.num_kv_heads // self.tp)
 
     @cached_property
-    def ranks_per_node(self) -> int:
-        """Whole ranks (tensor-parallel groups) of a node, at least one."""
-        return max(1, self.fit.devices_per_node // self.tp)
+    def node_ranks(self) -> int:
+        """Largest power of two of ranks whose aligned blocks never straddle two nodes.
+
+        Blocks start at multiples of their size inside a pool, pools at multiples of R * tp
+        devices; so the size has to divide both the node and, with several stages, the pool.
+        """
+        size = 1
+        while self.fit.devices_per_node % (2 * size * self.tp) == 0 and (
+            self.pp == 1 or self.ranks % (2 * size) == 0
+        ):
+            size *= 2
+        return size
 
     @cached_property
     def element_bytes(self) -> int:
@@ -155,7 +164,7 @@ class CostModel:
 
     def shapes(self, degree: int) -> list[tuple[int, int]]:
         """Legal (ulysses_size, ring_size) of a degree: inner groups stay inside a node."""
-        limit = min(degree, self.ranks_per_node)
+        limit = min(degree, self.node_ranks)
         sizes = legal_ulysses(self.num_heads, self.num_kv_heads, limit)
         return [(u, degree // u) for u in sizes if degree % u == 0]
 
@@ -183,7 +192,7 @@ class CostModel:
         count = len(first)
 
         def summed(values: FloatArray) -> FloatArray:
-            total: FloatArray = np.bincount(bucket, values, count)
+            total: FloatArray = np.bincount(bucket, values, count).astype(float)
             return total
 
         u, r = ulysses_size.astype(float), ring_size.astype(float)
@@ -196,7 +205,7 @@ class CostModel:
         if not self.fit.segments_in_one_call:
             calls = summed(np.ones(len(length)))
         all_to_all_s = self._all_to_all_s(rows, u[first])
-        in_node = degree[first] <= self.ranks_per_node
+        in_node = degree[first] <= self.node_ranks
         hop_forward, hop_backward, hop_home = self._hops_s(rows, u[first], in_node)
         hops = r[first] - 1
         times = []
@@ -355,8 +364,10 @@ class CostModel:
         return result
 
 
-def check_tensor_parallel(model: ModelShape, tp: int) -> None:
-    """Refuse a tensor-parallel size that does not divide the model's heads and widths."""
+def check_tensor_parallel(model: ModelShape, tp: int, devices_per_node: int) -> None:
+    """Refuse a tensor-parallel size that leaves the node or does not divide heads and widths."""
+    if tp > devices_per_node:
+        raise InputError(f"tp {tp} exceeds the {devices_per_node} devices of a node")
     sizes = {
         "num_heads": model.num_heads,
         "ffn_hidden_size": model.ffn_hidden_size,

@@ -25,13 +25,16 @@ def check_plan(plan: Plan, batch: BatchPlan) -> list[str]:
     unknown = sorted(set(header.invariants) - set(RULES))
     if unknown:
         return [f"the plan promises invariants this version does not know: {', '.join(unknown)}"]
+    missing = sorted(FOUNDATIONS - set(header.invariants))
+    if missing:
+        return [f"the plan does not promise {', '.join(missing)}, which everything rests on"]
     broken: list[str] = []
     for name in (n for n in RULES if n in header.invariants):
         placed = batch.sequences.placed()
         broken += [
             f"batch {batch.batch}: {text}" for text in RULES[name](header, cost, batch, placed)
         ]
-        if broken and name in _FOUNDATIONS:
+        if broken and name in FOUNDATIONS:
             break
     return broken
 
@@ -78,7 +81,7 @@ def _degree(
             yield (
                 f"sequence {placed.sequence_id[i]}: degree {d} as ulysses {u} x ring {r} is not"
                 f" legal for {cost.num_heads} query and {cost.num_kv_heads} KV heads on"
-                f" {cost.ranks} ranks, {cost.ranks_per_node} a node"
+                f" {cost.ranks} ranks, blocks of {cost.node_ranks} inside a node"
             )
 
 
@@ -166,4 +169,5 @@ RULES: dict[str, Rule] = {
 }
 """Every rule by the name a plan promises it under, foundations first."""
 
-_FOUNDATIONS = ("accounted", "degree", "aligned")
+FOUNDATIONS = frozenset({"accounted", "degree", "aligned"})
+"""Rules without which no other can even be asked; every plan must promise them."""

@@ -15,8 +15,11 @@ import numpy as np
 
 from hydraplan.model import IntArray
 
+MAX_RANKS = 1 << 16
+"""Largest pool; beyond it a tree over the lanes would not fit a planner's memory."""
+
 MAX_LENGTH_TOKENS = 1 << 40
-"""Longest sequence: its products with 2 * ring_size stay within int64 for 2**16 ranks."""
+"""Longest sequence: its products with 2 * ring_size stay within int64 for MAX_RANKS."""
 
 
 def chunk_bounds(length_tokens: int, ring_size: int) -> list[int]:
@@ -71,14 +74,19 @@ def rank_tokens(length_tokens: IntArray, ulysses_size: IntArray, ring_size: IntA
 def rank_tokens_max(
     length_tokens: IntArray, ulysses_size: IntArray, ring_size: IntArray
 ) -> IntArray:
-    """Most rows that any member holds, shape (num_sequences,)."""
-    degree = ulysses_size * ring_size
-    if len(degree) == 0:
-        return np.zeros(0, np.int64)
-    rows = rank_tokens(length_tokens, ulysses_size, ring_size)
-    starts = np.concatenate([[0], np.cumsum(degree)[:-1]])
-    result: IntArray = np.maximum.reduceat(rows, starts)
-    return result
+    """Most rows that any member holds, shape (num_sequences,), without listing the members.
+
+    With L = 2r q + s, s of the 2r chunks have q + 1 tokens. No ring index owns such a chunk if
+    s is 0. One owns two of them exactly if s does not divide 2r: chunk j is longer if
+    a = s j mod 2r is at least 2r - s, its mirror as well if a is above that, and a takes every
+    multiple of gcd(s, 2r). Source: derived here.
+    """
+    chunks = 2 * ring_size
+    longer = length_tokens % chunks
+    extra = np.where(longer == 0, 0, np.where(chunks % np.maximum(longer, 1) == 0, 1, 2))
+    shard = 2 * (length_tokens // chunks) + extra
+    rows: IntArray = -(-shard // ulysses_size)
+    return rows
 
 
 def expand(degree: IntArray) -> tuple[IntArray, IntArray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, CostModel
 from hydraplan.model import FloatArray, IntArray, Schedule, Sequences, Timeline
-from hydraplan.slots import SlotTimes
+from hydraplan.slots import SlotTimes, padding_tokens
 
 FIGURES = (
     "iteration_s",
@@ -141,7 +141,7 @@ def sizes(
         "num_groups": float(len(groups)),
         "num_shapes": float(max(len(np.unique(lane)) for lane in slots.rows)),
         "sent_bytes": float(cost.sent_bytes(placed).sum()),
-        "padding_tokens": 0.0,
+        "padding_tokens": float(padding_tokens(slots.rows, cost.tp).sum()),
     }
 
 

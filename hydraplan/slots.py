@@ -72,15 +72,21 @@ def slot_times(cost: CostModel, placed: Sequences, num_microbatches: int) -> Slo
     per_layer = np.stack(
         [np.bincount(slot, part[exchange], size).reshape(shape) for part in attention]
     )
-    op_s = cost.call_s[..., None, None] + cost.row_s[..., None, None] * rows
+    padded = rows + padding_tokens(rows, cost.tp)
+    op_s = cost.call_s[..., None, None] + cost.row_s[..., None, None] * padded
     op_s[:2] += np.array(cost.layers, float)[None, :, :, None, None] * per_layer[:, None, None]
     return SlotTimes(
         op_s=op_s,
         rows=rows,
         component=components(placed, cost.ranks, num_microbatches),
-        boundary_s=cost.boundary_s(rows.astype(float)),
+        boundary_s=cost.boundary_s(padded.astype(float)),
         grad_sync_s=cost.grad_sync_s,
     )
+
+
+def padding_tokens(rows: IntArray, tp: int) -> IntArray:
+    """Rows each slot is padded by: sequence parallelism cuts them evenly over tp devices."""
+    return -rows % tp
 
 
 def buckets(placed: Sequences) -> tuple[IntArray, IntArray]:

@@ -64,7 +64,7 @@ def prepare(
         if name not in known:
             raise InputError(f"unknown {kind} {name!r}", f"known: {', '.join(known)}")
     model = profile.header.model
-    check_tensor_parallel(model, options.tp)
+    check_tensor_parallel(model, options.tp, profile.header.fit.devices_per_node)
     layers = tuple(tuple(row) for row in split_layers(model.num_layers, options.pp))
     bounds = cut_batches(lengths.length_tokens, options, num_batches)
     longest = int(lengths.length_tokens.argmax())

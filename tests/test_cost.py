@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -117,6 +119,31 @@ def test_inner_groups_stay_inside_a_node_and_divide_the_heads() -> None:
     assert cost_model(ranks=64, tp=4).shapes(4) == [(1, 4), (2, 2)]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "pp", "tp", "node", "wanted"),
+    [
+        (64, 4, 1, 8, 8),
+        (12, 1, 1, 8, 8),
+        (12, 4, 1, 8, 4),  # stage 1 starts at device 12, a block of 8 would straddle nodes
+        (6, 2, 1, 8, 2),
+        (64, 4, 1, 6, 2),
+        (64, 4, 2, 8, 4),
+        (64, 4, 8, 8, 1),
+        (3, 2, 1, 8, 1),
+    ],
+)
+def test_inner_groups_never_straddle_two_nodes(
+    ranks: int, pp: int, tp: int, node: int, wanted: int
+) -> None:
+    base = cost_model(ranks=ranks, pp=pp, tp=tp)
+    cost = replace(base, fit=base.fit.model_copy(update={"devices_per_node": node}))
+    assert cost.node_ranks == wanted
+    for first in range(0, ranks - wanted + 1, wanted):
+        for stage in range(pp):
+            devices = [(stage * ranks + first) * tp, (stage * ranks + first + wanted) * tp - 1]
+            assert devices[0] // node == devices[1] // node
+
+
 @pytest.mark.parametrize("tp", [2, 4, 8])
 def test_tensor_parallelism_divides_heads_and_linear_work_and_adds_its_traffic(tp: int) -> None:
     alone, shared = cost_model(ranks=8), cost_model(ranks=8, tp=tp)
@@ -129,7 +156,9 @@ def test_tensor_parallelism_divides_heads_and_linear_work_and_adds_its_traffic(t
 
 def test_a_tensor_parallel_size_that_cuts_heads_is_refused() -> None:
     with pytest.raises(InputError, match="tp 3 does not divide num_heads 32"):
-        check_tensor_parallel(load_model("llama-8b"), 3)
+        check_tensor_parallel(load_model("llama-8b"), 3, 8)
+    with pytest.raises(InputError, match="tp 16 exceeds the 8 devices of a node"):
+        check_tensor_parallel(load_model("llama-8b"), 16, 8)
 
 
 def test_gradient_sync_is_a_ring_all_reduce_of_the_stage() -> None:

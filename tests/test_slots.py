@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from hydraplan.layout import rank_positions
 from hydraplan.model import Sequences
-from hydraplan.slots import slot_times
+from hydraplan.slots import padding_tokens, slot_times
 from tests.builders import Place, placed_sequences
 from tests.planner.cases import cost_model
 
@@ -80,3 +80,13 @@ def test_an_empty_slot_costs_only_its_calls() -> None:
     slots = slot_times(cost, placed_sequences([Place(100)]), 2)
     assert (slots.rows[:, 1] == 0).all()
     np.testing.assert_allclose(slots.load_s[:, 1], cost.call_s.sum())
+
+
+def test_rows_are_padded_for_sequence_parallelism() -> None:
+    cost = cost_model(RANKS, tp=8)
+    placed = placed_sequences([Place(100, 0), Place(64, 1)])
+    slots = slot_times(cost, placed, 1)
+    assert padding_tokens(slots.rows, 8)[:3, 0].tolist() == [4, 0, 0]
+    assert slots.rows[0, 0] == 100
+    weight = slots.op_s[2, 0, 0, :, 0]
+    assert weight[0] == cost.call_s[2, 0, 0] + cost.row_s[2, 0, 0] * 104

@@ -6,15 +6,15 @@ and shown without the profile and the lengths it was made from.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import PositiveInt
+from pydantic import Field, model_validator
 
-from hydraplan.config import Config, ModelShape
-from hydraplan.cost import CostFit, CostModel
+from hydraplan.config import Config, Count, ModelShape
+from hydraplan.cost import CostFit, CostModel, check_tensor_parallel
 from hydraplan.errors import InputError
 from hydraplan.files.parquet import (
     beside,
@@ -24,8 +24,10 @@ from hydraplan.files.parquet import (
     read_footer,
     with_footer,
 )
+from hydraplan.layout import MAX_RANKS
 from hydraplan.metrics import FIGURES
 from hydraplan.model import ARRAY_COLUMNS, BatchPlan, Op, Search, Sequences
+from hydraplan.slots import check_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,18 +67,18 @@ BATCHES_SCHEMA = _required(
 class PlanOptions(Config):
     """What the user asked for; enough to make the same plan again."""
 
-    pp: PositiveInt
-    ranks: PositiveInt
-    tp: PositiveInt
-    max_tokens_per_rank: PositiveInt
-    batch_sequences: PositiveInt | None
-    batch_tokens: PositiveInt | None
+    pp: Count
+    ranks: Annotated[int, Field(ge=1, le=MAX_RANKS)]
+    tp: Count
+    max_tokens_per_rank: Count
+    batch_sequences: Count | None
+    batch_tokens: Count | None
     strategy: str
     pipeline: str
-    microbatches: PositiveInt | None
+    microbatches: Count | None
     microbatch_order: str
     on_overlong: Literal["error", "skip", "truncate"]
-    seed: int
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class PlanHeader(Config):
@@ -99,7 +101,21 @@ class PlanHeader(Config):
     lengths_name: str
     lengths_unit: Literal["sequences", "documents"]
     invariants: tuple[str, ...]
-    num_batches: PositiveInt
+    num_batches: Count
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> Self:
+        chunks = {len(stage) for stage in self.layers}
+        counts = [count for stage in self.layers for count in stage]
+        if len(self.layers) != self.options.pp or len(chunks) != 1 or not counts:
+            raise ValueError(f"layers are not those of {self.options.pp} stages of equal chunks")
+        if min(counts) < 1 or sum(counts) != self.model.num_layers:
+            raise ValueError(f"layers do not add up to the {self.model.num_layers} of the model")
+        try:
+            check_tensor_parallel(self.model, self.options.tp, self.fit.devices_per_node)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     def cost_model(self) -> CostModel:
         """The cost model this plan was made with."""
@@ -179,10 +195,17 @@ def read_batch(plan: Plan, batch: int) -> BatchPlan:
     if row.num_rows != 1:
         raise InputError(f"batches.parquet of {plan.path}: batch {batch} has {row.num_rows} rows")
     values = row.to_pylist()[0]
+    count, pp = values["num_microbatches"], plan.header.options.pp
+    if not 1 <= count <= schedule.num_rows // pp:
+        raise InputError(
+            f"batches.parquet of {plan.path}: batch {batch} has {count} microbatches,"
+            f" its schedule {schedule.num_rows} ops on {pp} stages"
+        )
+    check_size(pp, plan.header.options.ranks, count)
     stages = column(schedule, "stage")
     kinds = schedule.column("op").to_pylist()
     microbatch, chunk = column(schedule, "microbatch"), column(schedule, "chunk")
-    per_stage = [np.flatnonzero(stages == s) for s in range(plan.header.options.pp)]
+    per_stage = [np.flatnonzero(stages == s) for s in range(pp)]
     if sum(map(len, per_stage)) != len(stages):
         raise InputError(f"schedule.parquet of {plan.path}: batch {batch} names a stage beyond pp")
     return BatchPlan(

@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+
+from hydraplan.config import UNSUPPORTED, builtin_names, load_cluster, load_model
+from hydraplan.errors import InputError
+
+TINY = """
+num_layers = 2
+hidden_size = 8
+num_heads = 2
+num_kv_heads = 1
+head_dim = 4
+ffn_hidden_size = 8
+vocab_size = 11
+"""
+
+
+def test_every_built_in_model_and_cluster_loads() -> None:
+    assert {"tiny", "llama-8b"} <= set(builtin_names("model"))
+    assert {"a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm"} == set(builtin_names("cluster"))
+    for name in builtin_names("model"):
+        assert load_model(name).name == name
+    for name in builtin_names("cluster"):
+        assert load_cluster(name).devices_per_node == 8
+
+
+@pytest.mark.parametrize("key", sorted(UNSUPPORTED))
+def test_what_hydraplan_would_do_wrong_is_refused_by_name(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(TINY + f"{key} = 4\n")
+    with pytest.raises(InputError, match=f"{key} asks for {UNSUPPORTED[key]}"):
+        load_model(str(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("num_heads = 3", "TOML"),
+        ("colour = 1", "colour"),
+        ("dtype = 'int8'", "dtype"),
+        ("name = 7", "name"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named(line: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(TINY + line + "\n")
+    with pytest.raises(InputError, match=said):
+        load_model(str(path))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("num_kv_heads = 1", "num_kv_heads = 3", "num_heads 2 is not a multiple"),
+        ("head_dim = 4", "head_dim = 5", "head_dim 5 is odd"),
+        ("num_layers = 2", "num_layers = 0", "num_layers"),
+        ("num_layers = 2", "num_layers = 2.5", "num_layers"),
+    ],
+)
+def test_shapes_that_cannot_be_are_refused(old: str, new: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(TINY.replace(old, new))
+    with pytest.raises(InputError, match=said):
+        load_model(str(path))
