@@ -12,6 +12,14 @@ A message says what, where, which value and which limit; the hint says what to d
 """
 
 
+def printable(text: str) -> str:
+    """The text on one line: line breaks and control characters as escapes, as in a literal.
+
+    Names come from files, and a message must stay one line and never steer a terminal.
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class HydraplanError(Exception):
     """Base of the tree. `hint` is one line that tells the user what to do next."""
 

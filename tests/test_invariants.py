@@ -9,7 +9,7 @@ import pytest
 
 from hydraplan.files.lengths import Lengths
 from hydraplan.files.planfile import Plan
-from hydraplan.invariants import RULES, check_plan
+from hydraplan.invariants import FOUNDATIONS, RULES, check_plan
 from hydraplan.model import BatchPlan, Op
 from hydraplan.planner.figures import check_figures
 from hydraplan.planner.plan import plan
@@ -44,6 +44,13 @@ def ops(stage: int, change: Callable[[list[Op]], list[Op]]) -> Callable[[BatchPl
         return replace(batch, schedule=tuple(schedule))
 
     return apply
+
+
+@pytest.mark.parametrize("name", sorted(FOUNDATIONS))
+def test_a_plan_that_does_not_promise_the_foundations_is_never_valid(name: str) -> None:
+    fewer = HEADER.model_copy(update={"invariants": tuple(set(HEADER.invariants) - {name})})
+    said = f"the plan does not promise {name}, which everything rests on"
+    assert check_plan(Plan(Path("none"), fewer), BATCH) == [said]
 
 
 def test_the_plan_itself_is_valid() -> None:
@@ -100,7 +107,7 @@ def test_a_promise_this_version_does_not_know_is_not_passed_over() -> None:
 
 
 def test_a_plan_that_promises_less_is_still_checked_for_what_it_promises() -> None:
-    header = HEADER.model_copy(update={"invariants": ("accounted",)})
+    header = HEADER.model_copy(update={"invariants": tuple(FOUNDATIONS)})
     assert check_plan(Plan(Path("none"), header), column("order", 0, 77)(BATCH)) == []
 
 

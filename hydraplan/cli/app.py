@@ -9,6 +9,7 @@ import errno
 import os
 import sys
 import traceback
+from io import TextIOWrapper
 from typing import Annotated, Any, cast
 
 import typer
@@ -24,7 +25,7 @@ from hydraplan.cli.profile import profile
 from hydraplan.cli.show import show
 from hydraplan.cli.validate import validate
 from hydraplan.cli.verify import verify
-from hydraplan.errors import HydraplanError, InputError, MissingDependency
+from hydraplan.errors import HydraplanError, InputError, MissingDependency, printable
 from hydraplan.version import __version__
 
 COMMANDS = (
@@ -81,7 +82,22 @@ def root(
 
 def main() -> None:
     """Entry point of the console script."""
+    _open_streams()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_streams() -> None:
+    """Make both streams take any text, even where the caller has closed one.
+
+    A closed one is None, and `print` would send what is meant for stderr to stdout; a file
+    opened later could also get its number.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def run(args: list[str]) -> int:
@@ -106,9 +122,9 @@ def run(args: list[str]) -> int:
         if debug:
             traceback.print_exc()
         failure = _explain(error)
-        print(f"error: {failure}", file=sys.stderr)
+        print(f"error: {printable(str(failure))}", file=sys.stderr)
         if failure.hint:
-            print(f"\nhint: {failure.hint}", file=sys.stderr)
+            print(f"\nhint: {printable(failure.hint)}", file=sys.stderr)
         return failure.exit_code
     return 0
 
@@ -128,6 +144,8 @@ def _explain(error: Exception) -> HydraplanError:
     if isinstance(error, OSError) and (error.filename or error.errno in _DISK_ERRORS):
         where = f"{error.filename}: " if error.filename else ""
         return InputError(f"{where}{error.strerror}", "check path, permissions and free space")
+    if isinstance(error, UnicodeEncodeError):
+        return InputError(f"{error.object!r} is not UTF-8", "give the file or folder another name")
     text = (str(error).strip().splitlines() or [""])[0]
     bug = HydraplanError(
         f"internal error: {type(error).__name__}: {text}",

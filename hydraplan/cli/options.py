@@ -43,6 +43,9 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of anything rando
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 
+MAX_DIGITS = 18
+"""Digits of the longest number an option takes; it fits int64."""
+
 
 class Inputs(NamedTuple):
     """What `plan` and `compare` hand to the planner; `num_batches` None means all."""
@@ -73,6 +76,9 @@ def read_inputs(
     seed: int,
 ) -> Inputs:
     """Check the options that typer cannot, and read both input files."""
+    from pydantic import ValidationError
+
+    from hydraplan.config import validation_text
     from hydraplan.errors import InputError
     from hydraplan.files.lengths import read_lengths
     from hydraplan.files.planfile import PlanOptions
@@ -83,20 +89,23 @@ def read_inputs(
         raise InputError("give exactly one of --batch-sequences and --batch-tokens")
     if strategy not in STRATEGIES:
         raise InputError(f"unknown strategy {strategy!r}", f"known: {', '.join(STRATEGIES)}")
-    options = PlanOptions(
-        pp=pp,
-        ranks=ranks,
-        tp=tp,
-        max_tokens_per_rank=max_tokens_per_rank,
-        batch_sequences=batch_sequences,
-        batch_tokens=batch_tokens,
-        strategy=strategy,
-        pipeline=pipeline,
-        microbatches=_count(microbatches, "--microbatches", "auto"),
-        microbatch_order=microbatch_order or STRATEGIES[strategy].default_order,
-        on_overlong=on_overlong,
-        seed=seed,
-    )
+    try:
+        options = PlanOptions(
+            pp=pp,
+            ranks=ranks,
+            tp=tp,
+            max_tokens_per_rank=max_tokens_per_rank,
+            batch_sequences=batch_sequences,
+            batch_tokens=batch_tokens,
+            strategy=strategy,
+            pipeline=pipeline,
+            microbatches=_count(microbatches, "--microbatches", "auto"),
+            microbatch_order=microbatch_order or STRATEGIES[strategy].default_order,
+            on_overlong=on_overlong,
+            seed=seed,
+        )
+    except ValidationError as error:
+        raise InputError(f"option {validation_text(error)}") from None
     count = _count(num_batches, "--num-batches", "all")
     return Inputs(read_lengths(lengths, unit), read_profile(profile), options, count)
 
@@ -107,6 +116,8 @@ def _count(text: str, option: str, word: str) -> int | None:
 
     if text == word:
         return None
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    if not (text.isascii() and text.isdigit() and text.strip("0")):
         raise InputError(f"{option} {text!r} is neither a positive whole number nor {word!r}")
+    if len(text) > MAX_DIGITS:
+        raise InputError(f"{option} {text[:MAX_DIGITS]}... has {len(text)} digits")
     return int(text)

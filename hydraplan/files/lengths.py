@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, printable
 from hydraplan.files.megatron_idx import MAGIC, Unit, read_lengths_only
 from hydraplan.files.parquet import first_line
 from hydraplan.model import IntArray
@@ -62,7 +62,7 @@ def read_lengths(path: Path, unit: Unit = "sequences") -> Lengths:
     total = length_tokens.sum(dtype=np.float64)
     if total >= MAX_TOTAL_TOKENS:
         raise InputError(f"{path} sums to {total:.3g} tokens, more than {MAX_TOTAL_TOKENS}")
-    return Lengths(path.name, unit, length_tokens)
+    return Lengths(printable(path.name), unit, length_tokens)
 
 
 def digest(length_tokens: IntArray) -> str:

@@ -19,6 +19,8 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from hydraplan.errors import printable
+
 T = TypeVar("T")
 
 SCHEMA_VERSION = 1
@@ -41,13 +43,13 @@ def emit_json(payload: Mapping[str, object]) -> None:
 
 
 def emit(text: str = "") -> None:
-    """Print a line of text to stdout."""
-    print(text)
+    """Print lines of text to stdout; other control characters are escaped."""
+    print("\n".join(map(printable, text.split("\n"))))
 
 
 def note(text: str) -> None:
     """Print a line for people to stderr."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)
 
 
 def print_table(

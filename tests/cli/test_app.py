@@ -61,6 +61,34 @@ def test_a_bug_is_one_line_and_a_traceback_only_under_debug(lengths_file, monkey
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_message_stays_one_line_and_never_steers_the_terminal(lengths_file, monkeypatch, capsys):
+    raising(monkeypatch, InputError("column a\nb\x1b[2J \udcff \u00fc", "not\rthis"))
+    assert cli.run(["lengths", lengths_file]) == 2
+    wanted = "error: column a\\nb\\x1b[2J \\udcff \u00fc\n\nhint: not\\rthis\n"
+    assert capsys.readouterr() == ("", wanted)
+
+
+def test_a_closed_stream_is_no_error_and_notes_never_reach_stdout(lengths_file, tmp_path):
+    command = [sys.executable, "-m", "hydraplan", "lengths", lengths_file]
+    for closed in (">&-", "2>&-", ">&- 2>&- <&-"):
+        words = ["sh", "-c", f'"$@" {closed}', "sh", *command]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+        assert (done.returncode, done.stderr) == (0, ""), closed
+    missing = ["sh", "-c", '"$@" 2>&-', "sh", *command[:-1], "missing.txt"]
+    done = subprocess.run(missing, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_name_that_the_terminal_cannot_spell_is_escaped(lengths_file, tmp_path):
+    (tmp_path / "\u00fc\udcff.txt").write_text("5\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "hydraplan", "lengths", "\u00fc\udcff.txt"],
+        capture_output=True, cwd=tmp_path, timeout=60, env={"PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"\\xfc\\udcff.txt: 1 sequences, 5 tokens")
+
+
 def test_an_interrupt_is_130(lengths_file, monkeypatch, capsys):
     raising(monkeypatch, KeyboardInterrupt())
     assert cli.run(["lengths", lengths_file]) == 130

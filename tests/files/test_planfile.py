@@ -1,5 +1,6 @@
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +133,38 @@ def strange_footer(folder: Path) -> None:
     )
 
 
+def footer(path: str, value: object) -> Callable[[Path], None]:
+    """Set one value of all three footers; a dot in `path` goes one level down."""
+
+    def damage(folder: Path) -> None:
+        for file in folder.iterdir():
+            opened = pq.ParquetFile(file)
+            values = json.loads(opened.schema_arrow.metadata[b"hydraplan"])
+            *above, last = path.split(".")
+            inner = values
+            for key in above:
+                inner = inner[key]
+            inner[last] = value
+            schema = opened.schema_arrow.with_metadata({b"hydraplan": json.dumps(values)})
+            with pq.ParquetWriter(folder / "new", schema) as writer:
+                for group in range(opened.num_row_groups):
+                    table = opened.read_row_group(group).replace_schema_metadata(schema.metadata)
+                    writer.write_table(table)
+            (folder / "new").replace(file)
+
+    return damage
+
+
+def many_microbatches(folder: Path) -> None:
+    opened = pq.ParquetFile(folder / "batches.parquet")
+    with pq.ParquetWriter(folder / "new", opened.schema_arrow) as writer:
+        for group in range(opened.num_row_groups):
+            values = opened.read_row_group(group).to_pylist()
+            values[0]["num_microbatches"] = 10**12
+            writer.write_table(pa.Table.from_pylist(values, opened.schema_arrow))
+    (folder / "new").replace(folder / "batches.parquet")
+
+
 def one_group(folder: Path) -> None:
     pq.write_table(pq.read_table(folder / "sequences.parquet"), folder / "sequences.parquet")
 
@@ -155,6 +188,21 @@ def empty_cell(folder: Path) -> None:
         (no_footer, "has no hydraplan footer"),
         (other_footer, "different footers"),
         (strange_footer, "options.pp"),
+        (footer("options.pp", 3), "layers are not those of 3 stages"),
+        (footer("options.pp", 10**12), "layers are not those of 1000000000000 stages"),
+        (footer("options.ranks", 10**12), "options.ranks: .* less than or equal to 65536"),
+        (footer("options.max_tokens_per_rank", 10**30), "options.max_tokens_per_rank"),
+        (footer("options.tp", 3), "tp 3 does not divide num_heads 32"),
+        (footer("layers", [[8, 8], [16]]), "stages of equal chunks"),
+        (footer("layers", [[], []]), "stages of equal chunks"),
+        (footer("layers", [[0], [32]]), "layers do not add up to the 32 of the model"),
+        (footer("layers", [[16], [15]]), "layers do not add up to the 32 of the model"),
+        (footer("model.hidden_size", 10**400), "model.hidden_size"),
+        (footer("fit.linear_forward.flops_per_s", 1e-300), "fit.linear_forward.flops_per_s"),
+        (footer("fit.node_p2p.bytes_per_s", 0.0), "fit.node_p2p.bytes_per_s"),
+        (footer("fit.node_p2p.latency_s", 1e300), "fit.node_p2p.latency_s"),
+        (footer("fit.memory_bytes_per_s", float("nan")), "fit.memory_bytes_per_s"),
+        (many_microbatches, "batch 0 has 1000000000000 microbatches, its schedule"),
         (one_group, "holds 1 row groups, its footer says 3 batches"),
         (empty_cell, "does not have the schema"),
     ],

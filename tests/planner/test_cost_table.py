@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydraplan.errors import Infeasible
-from hydraplan.layout import rank_tokens_max
+from hydraplan.layout import rank_tokens, rank_tokens_max
 from hydraplan.planner.placement.cost_table import cost_table, fits, num_levels
 from hydraplan.planner.placement.degrees import allowed_levels, choose_levels
 from tests.planner.cases import cost_model, long_tailed
@@ -15,6 +15,15 @@ def test_a_full_cap_on_every_member_always_fits(cap: int, inner: int, outer: int
     u, r = 1 << inner, 1 << outer
     one = np.array([cap * u * r]), np.array([u]), np.array([r])
     assert rank_tokens_max(*one).tolist() == [cap]
+
+
+@pytest.mark.parametrize("u", [1, 2, 8])
+@pytest.mark.parametrize("r", [1, 2, 3, 8, 12, 64])
+def test_the_fullest_member_is_the_largest_of_all_members(u: int, r: int) -> None:
+    length = np.concatenate([np.arange(4 * u * r + 2), [4095, 99_991, 1 << 40]])
+    inner, outer = np.full_like(length, u), np.full_like(length, r)
+    members = rank_tokens(length, inner, outer).reshape(len(length), u * r)
+    assert rank_tokens_max(length, inner, outer).tolist() == members.max(axis=1).tolist()
 
 
 @settings(deadline=None, max_examples=40)
