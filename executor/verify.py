@@ -158,7 +158,7 @@ def gradient_errors(gradients: Gradients, reference: Gradients) -> dict[str, flo
 
     A g0 that is zero but for rounding (`ZERO_SHARE`; queries and keys of one-token sequences
     have such gradients) has no direction to compare with; its error is taken relative to the
-    norm of the whole reference gradient.
+    norm of the whole reference gradient. What is not finite counts as infinite.
     """
     assert gradients.keys() == reference.keys(), gradients.keys() ^ reference.keys()
     norms = {name: float(np.linalg.norm(g0)) for name, g0 in reference.items()}
@@ -168,4 +168,6 @@ def gradient_errors(gradients: Gradients, reference: Gradients) -> dict[str, flo
         scale = norms[name] if norms[name] > ZERO_SHARE * whole else whole
         error = float(np.linalg.norm(gradients[name] - g0))
         errors[name] = error / scale if error else 0.0
+        if not math.isfinite(errors[name]):  # a NaN would slip through every comparison
+            errors[name] = math.inf
     return errors

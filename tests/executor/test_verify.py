@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hydraplan.executor.record import collect
 from hydraplan.executor.run import set_up
 from hydraplan.executor.step import run_batch
 from hydraplan.executor.verify import (
+    Verdict,
     gradient_errors,
     planned_gradients,
     reference_gradients,
@@ -156,3 +159,25 @@ def test_sequences_of_two_tokens_whose_queries_have_no_gradient_pass(tmp_path):
     path = plan_of(tmp_path, [Place(2), Place(2, 0, 2, 2), Place(1, 1)])
     for dtype in ("float64", "float32"):
         assert check(path, dtype).is_within
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["a", "b"])
+def test_a_gradient_that_is_not_finite_is_the_worst_of_all(bad: float, where: str) -> None:
+    reference = {"a": np.ones(3), "b": np.ones(2)}
+    found = {name: g0.copy() for name, g0 in reference.items()}
+    found[where][-1] = bad
+    errors = gradient_errors(found, reference)
+    assert max(errors, key=lambda name: errors[name]) == where
+    assert errors[where] == np.inf
+    assert gradient_errors(reference, found)[where] == np.inf
+
+
+def test_a_verdict_on_what_is_not_finite_is_no() -> None:
+    verdict = Verdict(
+        loss=1.0, reference_loss=1.0, loss_error=0.0, max_gradient_error=np.inf,
+        worst_parameter="a", limit=1e-10, dtype="float64", batch=0, num_sequences=1, degrees={1: 1},
+    )  # fmt: skip
+    assert not verdict.is_within
+    assert not replace(verdict, max_gradient_error=0.0, loss_error=np.nan).is_within
+    assert replace(verdict, max_gradient_error=0.0).is_within
