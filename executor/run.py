@@ -4,6 +4,7 @@ Steps walk through the plan's batches and begin again after the last. Rank 0 kee
 folder. Before the first step all workers prove that they hold the same plan.
 """
 
+import hashlib
 import math
 import os
 from pathlib import Path
@@ -91,9 +92,9 @@ def execute(
         return open_run(folder) if reports else None
 
 
-def set_up(world: World, job: Job) -> Worker:
-    """Check that all workers hold the same plan, create groups and weights."""
-    _agree(world, job.digest)
+def set_up(world: World, job: Job, header: RunHeader | None = None) -> Worker:
+    """Check that all workers were asked for the same run, create groups and weights."""
+    agree(world, _asked(job, header))
     placed = [batch.sequences.placed() for batch in job.batches]
     groups = create_groups(world, inner_ranges(placed), job.timeout_s)
     compute = getattr(torch, job.dtype)
@@ -117,7 +118,7 @@ def run_step(worker: Worker, job: Job, batch: BatchPlan) -> tuple[Timeline, floa
 
 
 def _train(world: World, job: Job, header: RunHeader, folder: Path) -> None:
-    worker = set_up(world, job)
+    worker = set_up(world, job, header)
     assert header.learning_rate is not None
     weights = list(worker.stage.weights.values())
     optimizer = torch.optim.AdamW(weights, lr=header.learning_rate)
@@ -146,15 +147,35 @@ def _record(
     note(f"step {step + 1}/{header.steps}: loss {loss:.6g}")
 
 
-def _agree(world: World, digest: str) -> None:
-    """All workers must hold the same plan."""
-    mine = torch.frombuffer(bytearray.fromhex(digest), dtype=torch.uint8)
-    all_digests = [torch.empty_like(mine) for _ in range(world.pp * world.ranks)]
-    dist.all_gather(all_digests, mine)
-    for rank, other in enumerate(all_digests):
-        if not torch.equal(other, all_digests[0]):
-            first, found = (bytes(d.tolist()).hex()[:16] for d in (all_digests[0], other))
-            raise StalePlan(
-                f"{world.describe(rank)} holds a plan with digest {found}, rank 0 one with {first}",
-                "give every host the same plan folder",
-            )
+def _asked(job: Job, header: RunHeader | None) -> dict[str, object]:
+    """What all workers must have been told alike; under torchrun every host is told apart."""
+    asked: dict[str, object] = {
+        "plan": job.digest,
+        "seed": job.seed,
+        "dtype": job.dtype,
+        "data": job.data,
+        "timeout": job.timeout_s,
+    }
+    if header is not None:
+        asked |= {"steps": header.steps, "learning rate": header.learning_rate}
+    return asked
+
+
+def agree(world: World, asked: dict[str, object]) -> None:
+    """Refuse to start unless all workers were asked for the same.
+
+    Raises:
+        StalePlan: A worker was told something else than rank 0.
+    """
+    digests = [hashlib.sha256(repr(value).encode()).digest() for value in asked.values()]
+    mine = torch.tensor([list(digest) for digest in digests], dtype=torch.uint8)
+    everyone = [torch.empty_like(mine) for _ in range(world.pp * world.ranks)]
+    dist.all_gather(everyone, mine)
+    for rank, other in enumerate(everyone):
+        for name, same in zip(asked, (other == everyone[0]).all(dim=1).tolist(), strict=True):
+            if not same:
+                raise StalePlan(
+                    f"{world.describe(rank)} was given another {name} than rank 0"
+                    f" (this worker has {asked[name]})",
+                    "start every host with the same plan folder and options",
+                )

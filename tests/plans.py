@@ -75,7 +75,7 @@ def batch_plan(batch: int, rows: Sequences, num_microbatches: int, pp: int) -> B
         predicted_start_s=tuple(np.zeros(len(ops)) for ops in schedule),
         predicted_end_s=tuple(np.zeros(len(ops)) for ops in schedule),
         figures=dict.fromkeys(FIGURES, 0.0),
-        search=Search(0, 0, 0.0, 0.0, 0.0, 1, 0, 0.0, 0.0, 0.0),
+        search=Search(0, 0, 0.0, 0.0, 0.0, 1, 0, 0.0, 0.0, 0.0, 0.0),
     )
 
 

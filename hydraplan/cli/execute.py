@@ -7,6 +7,9 @@ import typer
 
 from hydraplan.cli import options as o
 
+LEARNING_RATE = 3e-4
+TIMEOUT_S = 120.0
+
 Data = Annotated[
     Path | None,
     typer.Option("--data", help="Megatron .idx with its .bin; default: generated token ids."),
@@ -28,19 +31,23 @@ def execute(
     seed: o.Seed = 0,
     data: Data = None,
     learning_rate: Annotated[
-        float, typer.Option("--learning-rate", min=0, help="Of AdamW.")
-    ] = 3e-4,
+        float | None, typer.Option("--learning-rate", min=0, help="Of AdamW.  [default: 3e-4]")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Run folder; without it nothing is kept.")
     ] = None,
     force: o.Force = False,
-    timeout: Timeout = 120.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=1, help="Longest wait of a worker, seconds.  [default: 120]"),
+    ] = None,
     json: o.Json = False,
 ) -> None:
     """Train with a plan on pp x ranks local processes, or as one worker under torchrun.
 
     Example: hydraplan execute run.plan --steps 3 -o first.run
     """
+    from hydraplan.errors import InputError
     from hydraplan.files.runfile import Run
     from hydraplan.views import console
     from hydraplan.views.run_text import RUN_COLUMNS, run_caption, run_json, run_rows, run_title
@@ -49,6 +56,10 @@ def execute(
     if simulate:
         from hydraplan.executor.simulate import simulate_run
 
+        given = {"--data": data, "--learning-rate": learning_rate, "--timeout": timeout}
+        for option, value in given.items():
+            if value is not None:
+                raise InputError(f"{option} has no use with --simulate, nothing is trained")
         run = simulate_run(plan, steps=steps, seed=seed, output=output, force=force)
     else:
         from hydraplan.executor.run import execute as execute_run
@@ -60,8 +71,8 @@ def execute(
             data=data,
             output=output,
             force=force,
-            learning_rate=learning_rate,
-            timeout_s=timeout,
+            learning_rate=LEARNING_RATE if learning_rate is None else learning_rate,
+            timeout_s=TIMEOUT_S if timeout is None else timeout,
         )
     if run is None:
         return

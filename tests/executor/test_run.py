@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from hydraplan.cli.app import run as command
-from hydraplan.errors import InputError, RunFailed
-from hydraplan.executor.run import execute
+from hydraplan.errors import InputError, RunFailed, StalePlan
+from hydraplan.executor.groups import World
+from hydraplan.executor.run import agree, execute
 from hydraplan.files.lengths import digest, read_lengths
 from hydraplan.files.runfile import open_run, read_timeline
 from hydraplan.metrics import shares
 from tests.builders import Place
 from tests.plans import write_test_plan
+from tests.processes import run_ranks
 
 pytestmark = pytest.mark.dist
 
@@ -239,3 +241,28 @@ def test_torchrun_may_start_the_workers(plan):
     said = json.loads(done.stdout)
     assert (said["mode"], said["steps"]) == ("measured", 2)
     assert said["loss"] == losses(train(plan, steps=2, learning_rate=3e-4))
+
+
+@pytest.mark.parametrize("name", ["seed", "steps", "plan"])
+def test_workers_that_were_asked_for_different_runs_refuse_and_say_what_differs(name):
+    def entry(rank: int) -> str:
+        asked = {"plan": "ab", "seed": 0, "steps": 3}
+        if rank == 2:
+            asked[name] = "other"
+        try:
+            agree(World(rank, 2, 2), asked)
+        except StalePlan as error:
+            return str(error)
+        return "agreed"
+
+    for said in run_ranks(entry, 4):
+        assert f"another {name} than rank 0" in said
+        assert "stage 1" in said
+
+
+@pytest.mark.parametrize(
+    "option", [["--data", "x.idx"], ["--learning-rate", "0.1"], ["--timeout", "9"]]
+)
+def test_options_of_real_runs_are_refused_in_a_simulated_one(plan, option, capsys):
+    assert command(["execute", str(plan), "--simulate", *option]) == 2
+    assert f"{option[0]} has no use with --simulate" in capsys.readouterr().err
