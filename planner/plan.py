@@ -77,6 +77,7 @@ def prepare(
         tool_version=__version__,
         options=options,
         model=model,
+        cluster=profile.header.cluster,
         fit=profile.header.fit,
         layers=layers,
         profile_mode=profile.header.mode,

@@ -87,6 +87,7 @@ def plan_header(
     link = LinkFit(bytes_per_s=1e9, latency_s=1e-5)
     return PlanHeader(
         tool_version=__version__,
+        cluster=None,
         options=PlanOptions(
             pp=pp,
             ranks=ranks,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
-from hydraplan.config import Config, Count, ModelShape
+from hydraplan.config import Cluster, Config, Count, ModelShape
 from hydraplan.cost import CostFit, CostModel, check_tensor_parallel
 from hydraplan.errors import InputError
 from hydraplan.files.parquet import (
@@ -84,6 +84,7 @@ class PlanOptions(Config):
 class PlanHeader(Config):
     """Footer of the three files of a plan.
 
+    `cluster` is what an analytic profile was made from, None where costs were measured.
     `layers[stage][chunk]` counts decoder layers. `lengths_digest` is
     `hydraplan.files.lengths.digest` of the whole length file, `profile_digest` that of
     `read_profile`. `invariants` names what this strategy promises and `validate` checks.
@@ -93,6 +94,7 @@ class PlanHeader(Config):
     tool_version: str
     options: PlanOptions
     model: ModelShape
+    cluster: Cluster | None
     fit: CostFit
     layers: tuple[tuple[int, ...], ...]
     profile_mode: Literal["measured", "analytic"]

@@ -79,6 +79,8 @@ def test_a_planner_that_fails_half_way_leaves_the_old_plan_and_nothing_else(fold
 def test_the_footer_makes_the_plan_self_contained(folder: Path) -> None:
     header = open_plan(folder).header
     assert header.model.name == "llama-8b"
+    assert header.cluster is not None
+    assert header.cluster.name == "h100-sxm"
     assert header.layers == ((16,), (16,))
     assert header.profile_mode == "analytic"
     assert header.cost_model().row_s.shape == (3, 2, 1)
