@@ -90,7 +90,7 @@ def _aligned(
 ) -> Iterator[str]:
     """Groups are aligned blocks of lanes inside the pool, in an existing microbatch."""
     for i in range(len(placed)):
-        first, d, m = placed.first_rank[i], placed.degree[i], placed.microbatch[i]
+        first, d, m = (int(a[i]) for a in (placed.first_rank, placed.degree, placed.microbatch))
         where = f"sequence {placed.sequence_id[i]}: ranks {first}..{first + d - 1}"
         if first < 0 or first + d > cost.ranks:
             yield f"{where} leave the pool 0..{cost.ranks - 1}"

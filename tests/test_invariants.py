@@ -77,6 +77,10 @@ def test_the_plan_itself_is_valid() -> None:
         (column("first_rank", PAIR, 1), "not aligned"),
         (column("first_rank", WIDEST, 8), "leave the pool 0..7"),
         (column("first_rank", WIDEST, -8), "leave the pool"),
+        (
+            column("first_rank", WIDEST, (1 << 63) - 1),
+            "ranks 9223372036854775807..9223372036854775",
+        ),
         (column("microbatch", WIDEST, 10**6), f"microbatch 1000000 of {BATCH.num_microbatches}"),
         (column("microbatch", WIDEST, -1), "microbatch -1 of"),
         (column("rank_tokens_max", 0, 1), "rank_tokens_max 1, its layout gives"),
