@@ -10,8 +10,9 @@ from pathlib import Path
 import hydraplan
 from hydraplan.config import load_cluster, load_model
 from hydraplan.files.lengths import read_lengths
-from hydraplan.files.planfile import PlanOptions, write_plan
+from hydraplan.files.planfile import write_plan
 from hydraplan.files.profilefile import read_profile, write_profile
+from hydraplan.planheader import PlanOptions
 from hydraplan.planner.plan import plan
 from hydraplan.profiler.analytic import analytic_header
 

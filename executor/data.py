@@ -17,9 +17,9 @@ from torch import Tensor
 from hydraplan.errors import InputError, StalePlan
 from hydraplan.files.lengths import digest
 from hydraplan.files.megatron_idx import check_bin, document_lengths, read_index, sequence_tokens
-from hydraplan.files.planfile import PlanHeader
 from hydraplan.kernels.packing import RankLayout
 from hydraplan.model import IntArray, Sequences
+from hydraplan.planheader import PlanHeader
 
 NO_LABEL = -1
 

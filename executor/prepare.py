@@ -17,9 +17,10 @@ from hydraplan.executor.data import (
     indexed_tokens,
 )
 from hydraplan.executor.valid import check_runnable, read_valid_batch
-from hydraplan.files.planfile import PlanHeader, open_plan
+from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import plan_digest
 from hydraplan.model import BatchPlan
+from hydraplan.planheader import PlanHeader
 
 MAX_TIMEOUT_S = 1e6
 """Far beyond any step, far below what gloo's milliseconds can hold."""

@@ -23,7 +23,7 @@ def read_valid_batch(plan: Plan, batch: int) -> BatchPlan:
             "make the plan again with this version",
         )
     found = read_batch(plan, batch)
-    broken = check_plan(plan, found)
+    broken = check_plan(plan.header, found)
     if broken:
         more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
         raise InvalidPlan(

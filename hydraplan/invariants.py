@@ -8,19 +8,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from hydraplan.cost import CostModel
-from hydraplan.files.planfile import Plan, PlanHeader
 from hydraplan.layout import MAX_LENGTH_TOKENS, expand, rank_tokens, rank_tokens_max
 from hydraplan.model import ON_RANKS, UNPLACED, BatchPlan, Sequences
+from hydraplan.planheader import PlanHeader
 
 Rule = Callable[[PlanHeader, CostModel, BatchPlan, Sequences], Iterator[str]]
 
 
-def check_plan(plan: Plan, batch: BatchPlan) -> list[str]:
+def check_plan(header: PlanHeader, batch: BatchPlan) -> list[str]:
     """Sentences about everything broken in one batch; empty if the batch is valid.
 
     Rules that rest on others are only asked once those hold, so that one fault is named once.
     """
-    header = plan.header
     cost = header.cost_model()
     unknown = sorted(set(header.invariants) - set(RULES))
     if unknown:

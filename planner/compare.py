@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from hydraplan.cost import CostModel
 from hydraplan.errors import InputError
 from hydraplan.files.lengths import Lengths
-from hydraplan.files.planfile import PlanOptions
 from hydraplan.files.profilefile import Profile
 from hydraplan.metrics import mean_figures
 from hydraplan.model import Comparison, Sequences
+from hydraplan.planheader import PlanOptions
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.plan import finish, open_request, prepare

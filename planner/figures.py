@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from hydraplan.cost import CostModel
-from hydraplan.files.planfile import PlanHeader
 from hydraplan.metrics import FIGURES, balance, lower_bound_s, shares, sizes
 from hydraplan.model import BatchPlan, Schedule, Sequences, Timeline
+from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.slots import SlotTimes, slot_times

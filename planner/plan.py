@@ -8,7 +8,6 @@ import numpy as np
 from hydraplan.cost import CostModel, check_tensor_parallel, split_layers
 from hydraplan.errors import Infeasible, InputError
 from hydraplan.files.lengths import Lengths, digest
-from hydraplan.files.planfile import PlanHeader, PlanOptions
 from hydraplan.files.profilefile import Profile
 from hydraplan.layout import MAX_LENGTH_TOKENS
 from hydraplan.model import (
@@ -21,6 +20,7 @@ from hydraplan.model import (
     Status,
     Timeline,
 )
+from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.figures import batch_figures
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.pipeline.schedules import SCHEDULES

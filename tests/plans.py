@@ -7,9 +7,10 @@ import numpy as np
 
 from hydraplan.config import ModelShape
 from hydraplan.cost import CostFit, LinkFit, RateFit, split_layers
-from hydraplan.files.planfile import PlanHeader, PlanOptions, write_plan
+from hydraplan.files.planfile import write_plan
 from hydraplan.metrics import FIGURES
 from hydraplan.model import UNPLACED, BatchPlan, Search, Sequences
+from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.pipeline.schedules import one_f_one_b
 from hydraplan.version import __version__
 from tests.builders import Place, placed_sequences

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hydraplan.files.lengths import Lengths
-from hydraplan.files.planfile import Plan
 from hydraplan.invariants import FOUNDATIONS, RULES, check_plan
 from hydraplan.model import BatchPlan, Op
 from hydraplan.planner.figures import check_figures
@@ -18,7 +16,6 @@ from tests.planner.cases import long_tailed, options, profile
 VALUES = np.concatenate([long_tailed(40, 7), [0, 200_000]])
 HEADER, _BATCHES = plan(Lengths("t", "sequences", VALUES), profile(), options(), 1)
 BATCH = next(iter(_BATCHES))
-PLAN = Plan(Path("none"), HEADER)
 WIDEST = int(BATCH.sequences.degree.argmax())
 PAIR = int(np.flatnonzero(BATCH.sequences.degree == 2)[0])
 
@@ -50,12 +47,12 @@ def ops(stage: int, change: Callable[[list[Op]], list[Op]]) -> Callable[[BatchPl
 def test_a_plan_that_does_not_promise_the_foundations_is_never_valid(name: str) -> None:
     fewer = HEADER.model_copy(update={"invariants": tuple(set(HEADER.invariants) - {name})})
     said = f"the plan does not promise {name}, which everything rests on"
-    assert check_plan(Plan(Path("none"), fewer), BATCH) == [said]
+    assert check_plan(fewer, BATCH) == [said]
 
 
 def test_the_plan_itself_is_valid() -> None:
     assert BATCH.sequences.degree[WIDEST] > 1
-    assert check_plan(PLAN, BATCH) == []
+    assert check_plan(HEADER, BATCH) == []
     assert set(HEADER.invariants) == set(RULES)
 
 
@@ -93,7 +90,7 @@ def test_the_plan_itself_is_valid() -> None:
     ],
 )
 def test_damage_is_noticed_and_named(damage: Callable[[BatchPlan], BatchPlan], said: str) -> None:
-    broken = check_plan(PLAN, damage(BATCH))
+    broken = check_plan(HEADER, damage(BATCH))
     assert any(said in text for text in broken), broken
     assert all(text.startswith("batch 0: ") for text in broken)
 
@@ -101,18 +98,18 @@ def test_damage_is_noticed_and_named(damage: Callable[[BatchPlan], BatchPlan], s
 def test_a_slot_over_the_cap_is_named_with_its_rows() -> None:
     s = BATCH.sequences
     everything_in_one = replace(s, microbatch=np.where(s.degree > 0, 0, -1))
-    broken = check_plan(PLAN, replace(BATCH, sequences=everything_in_one))
+    broken = check_plan(HEADER, replace(BATCH, sequences=everything_in_one))
     assert any("microbatch 0, lane 0 holds" in text and "cap is 4096" in text for text in broken)
 
 
 def test_a_promise_this_version_does_not_know_is_not_passed_over() -> None:
     header = HEADER.model_copy(update={"invariants": (*HEADER.invariants, "deadlock-free")})
-    assert "deadlock-free" in check_plan(Plan(Path("none"), header), BATCH)[0]
+    assert "deadlock-free" in check_plan(header, BATCH)[0]
 
 
 def test_a_plan_that_promises_less_is_still_checked_for_what_it_promises() -> None:
     header = HEADER.model_copy(update={"invariants": tuple(FOUNDATIONS)})
-    assert check_plan(Plan(Path("none"), header), column("order", 0, 77)(BATCH)) == []
+    assert check_plan(header, column("order", 0, 77)(BATCH)) == []
 
 
 def test_a_figure_that_the_plan_does_not_have_is_noticed() -> None:

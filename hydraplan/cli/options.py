@@ -7,8 +7,8 @@ import typer
 
 if TYPE_CHECKING:
     from hydraplan.files.lengths import Lengths
-    from hydraplan.files.planfile import PlanOptions
     from hydraplan.files.profilefile import Profile
+    from hydraplan.planheader import PlanOptions
 
 LengthsFile = Annotated[Path, typer.Argument(help="Parquet, Megatron .idx, or text, one a line.")]
 ProfileFile = Annotated[Path, typer.Option("--profile", help="Profile of the devices.")]
@@ -81,8 +81,8 @@ def read_inputs(
     from hydraplan.config import validation_text
     from hydraplan.errors import InputError
     from hydraplan.files.lengths import read_lengths
-    from hydraplan.files.planfile import PlanOptions
     from hydraplan.files.profilefile import read_profile
+    from hydraplan.planheader import PlanOptions
     from hydraplan.planner.placement.strategies import STRATEGIES
 
     if (batch_sequences is None) == (batch_tokens is None):
@@ -100,7 +100,9 @@ def read_inputs(
             strategy=strategy,
             pipeline=pipeline,
             microbatches=_count(microbatches, "--microbatches", "auto"),
-            microbatch_order=microbatch_order or STRATEGIES[strategy].default_order,
+            microbatch_order=STRATEGIES[strategy].default_order
+            if microbatch_order is None
+            else microbatch_order,
             on_overlong=on_overlong,
             seed=seed,
         )

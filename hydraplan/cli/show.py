@@ -48,6 +48,7 @@ def _show_run(path: Path, json: bool) -> None:
 
 
 def _show_plan(path: Path, view: View | None, batch: int, limit: int, json: bool) -> None:
+    from hydraplan.errors import InvalidPlan
     from hydraplan.files.planfile import open_plan, read_batch
     from hydraplan.invariants import check_plan
     from hydraplan.slots import slot_times
@@ -56,17 +57,17 @@ def _show_plan(path: Path, view: View | None, batch: int, limit: int, json: bool
     from hydraplan.views.plan_text import batch_object, print_plan, print_sequences
 
     plan = open_plan(path)
+    batches = [read_batch(plan, i) for i in range(plan.header.num_batches)]
+    for found in batches:
+        broken = check_plan(plan.header, found)
+        if broken:
+            raise InvalidPlan(f"{path} is not valid: {broken[0]}", f"see hydraplan validate {path}")
     if json:
-        batches = [read_batch(plan, i) for i in range(plan.header.num_batches)]
         console.emit_json({"plan": path, "batches": [batch_object(b) for b in batches]})
         return
     shown = read_batch(plan, batch)
-    broken = check_plan(plan, shown)
-    if broken:
-        console.note(f"warning: this plan is not valid: {broken[0]}")
-        return
     if view in (None, "summary"):
-        print_plan(plan.header, [read_batch(plan, i) for i in range(plan.header.num_batches)])
+        print_plan(plan.header, batches)
     if view in (None, "loads"):
         slots = slot_times(
             plan.header.cost_model(), shown.sequences.placed(), shown.num_microbatches

@@ -21,7 +21,7 @@ def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
     broken: list[str] = []
     for index in range(opened.header.num_batches):
         batch = read_batch(opened, index)
-        found = check_plan(opened, batch) or check_figures(opened.header, batch)
+        found = check_plan(opened.header, batch) or check_figures(opened.header, batch)
         broken += found
     if json:
         console.emit_json(

@@ -18,9 +18,10 @@ from pydantic import PositiveInt
 from hydraplan.config import Config
 from hydraplan.errors import InputError
 from hydraplan.files.parquet import beside, column, open_parquet, read_footer, with_footer
-from hydraplan.files.planfile import Plan, PlanHeader
+from hydraplan.files.planfile import Plan
 from hydraplan.metrics import shares
 from hydraplan.model import Op, Timeline
+from hydraplan.planheader import PlanHeader
 
 RUN_SCHEMA_VERSION: Final = 1
 

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from hydraplan.files.planfile import PlanOptions
 from hydraplan.files.profilefile import ProfileHeader
 from hydraplan.model import Comparison
+from hydraplan.planheader import PlanOptions
 from hydraplan.views import console
 from hydraplan.views.plan_text import window_text
 

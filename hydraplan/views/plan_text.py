@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from hydraplan.files.planfile import PlanHeader
 from hydraplan.metrics import FIGURES, mean_figures
 from hydraplan.model import ON_RANKS, BatchPlan
+from hydraplan.planheader import PlanHeader
 from hydraplan.views import console
 
 

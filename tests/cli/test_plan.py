@@ -88,6 +88,11 @@ def test_validate_says_yes_with_0_and_no_with_1_and_the_row(
     assert not found["valid"]
     assert found["broken"][0].startswith("batch 1: sequence ")
     assert err.startswith("error: ")
+    for view in ([], ["--json"], ["--view", "gantt"]):
+        assert run(["show", str(broken), *view]) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "is not valid: batch 1: sequence " in err
 
 
 def test_compare_shows_baselines_in_every_order_and_hydra_in_its_own(

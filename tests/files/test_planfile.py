@@ -11,8 +11,9 @@ import pytest
 import hydraplan
 from hydraplan.errors import InputError
 from hydraplan.files.lengths import Lengths
-from hydraplan.files.planfile import PlanHeader, open_plan, read_batch, write_plan
+from hydraplan.files.planfile import open_plan, read_batch, write_plan
 from hydraplan.model import BatchPlan
+from hydraplan.planheader import PlanHeader
 from hydraplan.planner.plan import plan
 from tests.planner.cases import long_tailed, options, profile
 

@@ -4,9 +4,9 @@ import numpy as np
 
 from hydraplan.config import load_cluster, load_model
 from hydraplan.cost import CostModel, split_layers
-from hydraplan.files.planfile import PlanOptions
 from hydraplan.files.profilefile import Profile
 from hydraplan.model import IntArray
+from hydraplan.planheader import PlanOptions
 from hydraplan.profiler.analytic import analytic_header
 
 

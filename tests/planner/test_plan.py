@@ -53,6 +53,13 @@ def test_overlong_rows_are_skipped_or_truncated_and_stay_in_the_plan() -> None:
     assert cut.valid_tokens.tolist() == [32767, 4, 0, 6]
 
 
+@pytest.mark.parametrize("cap", [4096, 4095])
+def test_equal_sequences_that_fill_the_cap_are_balanced_somewhere_in_the_window(cap: int) -> None:
+    search = plan_one([cap] * 128, batch_sequences=128, pp=1, max_tokens_per_rank=cap).search
+    assert search.window_min <= 32 <= search.window_max
+    assert search.load_driven_slot_imbalance <= 1.10
+
+
 @pytest.mark.parametrize(
     ("values", "overlong"), [([0, 0, 0], "skip"), ([10**6, 10**7], "skip"), ([0, 10**6], "skip")]
 )
@@ -105,7 +112,7 @@ def test_every_plan_obeys_every_invariant(  # type: ignore[no-untyped-def]
     assert opened.header == header
     for index, batch in enumerate(made):
         read = read_batch(opened, index)
-        assert check_plan(opened, read) == []
+        assert check_plan(opened.header, read) == []
         assert check_figures(header, read) == []
         assert read.figures == batch.figures
         assert set(read.figures) == set(FIGURES)
