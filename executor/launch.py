@@ -1,8 +1,10 @@
 """Start the workers of a run, or be one, and turn whatever ends them early into one line.
 
 Without torchrun, pp x ranks processes are forked by torch's elastic launcher on this machine:
-torch is imported once, in the parent, which must not have worked on several threads. A worker
-dies with its parent. When one fails, the launcher ends the others; each worker that raised
+torch is imported once, in the parent, which must not have worked on several threads. No worker
+talks to the parent before all are forked: the thread that answers there looks up names, and a
+fork in the middle of that leaves the child a resolver that is locked for ever. A worker dies
+with its parent. When one fails, the launcher ends the others; each worker that raised
 left a note (JSON) in a folder, and the parent raises the root cause: a process that was
 killed, else the first that failed by itself, else the first that lost a peer. A worker that
 only lost a peer waits a moment before it exits, so that the peer is seen first.
@@ -14,7 +16,9 @@ import ctypes
 import json
 import logging
 import os
+import resource
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -34,7 +38,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hydraplan import errors
-from hydraplan.errors import HydraplanError, RunFailed, StalePlan
+from hydraplan.errors import HydraplanError, InputError, MissingDependency, RunFailed, StalePlan
 from hydraplan.executor.groups import World
 from hydraplan.executor.transport import reason
 
@@ -50,9 +54,16 @@ SHUTDOWN_S = 5
 TAKEN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals the launcher handles; it passes them on to the workers, which simply end."""
 
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+FILES_BASE, FILES_A_WORKER = 48, 6
+"""Files a process has open beyond those it was started with: a bit above what was counted for
+1 to 32 workers with all their groups."""
+
 _PR_SET_PDEATHSIG = 1
 
 Entry = Callable[[World], None]
+Gate = tuple[tuple[int, int], tuple[int, int]]
 
 
 def under_torchrun() -> bool:
@@ -71,20 +82,35 @@ def run_workers(entry: Entry, pp: int, ranks: int, timeout_s: float) -> bool:
     if not under_torchrun():
         _run_local(entry, pp, ranks, timeout_s)
         return True
-    size = int(os.environ["WORLD_SIZE"])
+    rank, size = _torchrun_place()
     if size != pp * ranks:
         raise StalePlan(
             f"torchrun started {size} workers, the plan is for pp {pp} x ranks {ranks}"
             f" = {pp * ranks}",
             f"start {pp * ranks} workers, or plan for {size}",
         )
-    world = World(int(os.environ["RANK"]), pp, ranks)
+    world = World(rank, pp, ranks)
     try:
         _join_world(entry, world, timeout_s)
     except (RunFailed, RuntimeError) as error:
         text = f"worker {world.describe(world.rank)}: {reason(error)}"
         raise RunFailed(text, getattr(error, "hint", "")) from error
     return world.rank == 0
+
+
+def _torchrun_place() -> tuple[int, int]:
+    """RANK and WORLD_SIZE, and the proof that the rest of torchrun's environment is there."""
+    found = {name: os.environ.get(name, "") for name in TORCHRUN_VARIABLES}
+    wrong = [n for n, v in found.items() if not (v and (n == "MASTER_ADDR" or v.isdecimal()))]
+    rank, size = found["RANK"], found["WORLD_SIZE"]
+    if wrong or int(rank) >= int(size):
+        name = wrong[0] if wrong else "RANK"
+        raise InputError(
+            f"RANK={rank} and WORLD_SIZE={size} say that torchrun started this worker, but"
+            f" {name}={found[name]} is not what it sets",
+            "start it with torchrun; or unset RANK and WORLD_SIZE, to start local workers",
+        )
+    return int(rank), int(size)
 
 
 def _join_world(entry: Entry, world: World, timeout_s: float) -> None:
@@ -96,6 +122,8 @@ def _join_world(entry: Entry, world: World, timeout_s: float) -> None:
 
 
 def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float) -> None:
+    _allow_open_files(pp * ranks)
+    _check_loopback()
     import_module("torch._dynamo")  # checkpoint and AdamW would import it late, in every worker
     with tempfile.TemporaryDirectory(prefix="hydraplan-") as folder, _quiet():
         config = LaunchConfig(
@@ -105,8 +133,8 @@ def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float) -> None:
             run_id=uuid.uuid4().hex,
             role="rank",
             rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
-            local_addr="localhost",
+            rdzv_endpoint="127.0.0.1:0",
+            local_addr="127.0.0.1",
             max_restarts=0,
             start_method="fork",
             logs_specs=DefaultLogsSpecs(log_dir=folder),
@@ -114,7 +142,9 @@ def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float) -> None:
         )
         notes = Path(folder)
         try:
-            elastic_launch(config, _local_worker)(entry, pp, ranks, timeout_s, notes, os.getpid())
+            with _gate() as gate:
+                start = elastic_launch(config, _local_worker)
+                start(entry, pp, ranks, timeout_s, notes, os.getpid(), gate)
         except ChildFailedError as error:
             if any(f.exitcode == -signal.SIGINT for f in error.failures.values()):
                 raise KeyboardInterrupt from None
@@ -123,6 +153,32 @@ def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float) -> None:
             if error.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None
             sys.exit(128 + error.sigval)
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise the soft limit on open files to what `count` workers need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(os.listdir("/proc/self/fd")) + FILES_BASE + FILES_A_WORKER * count
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise MissingDependency(
+            f"{count} workers need {needed} open files each, the limit is {hard}",
+            f"raise it: ulimit -n {needed}",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _check_loopback() -> None:
+    """Workers talk over 127.0.0.1; without it the launcher would try for minutes."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5.0).close()
+    except OSError as error:
+        raise MissingDependency(
+            f"local workers cannot talk over 127.0.0.1: {error.strerror or error}",
+            "bring the loopback interface up: ip link set lo up",
+        ) from None
 
 
 @contextmanager
@@ -139,8 +195,31 @@ def _quiet() -> Iterator[None]:
             signal.signal(number, handler or signal.SIG_DFL)
 
 
+@contextmanager
+def _gate() -> Iterator[Gate]:
+    """Two pipes for `_wait_for_all`."""
+    arrived, passed = os.pipe(), os.pipe()
+    try:
+        yield arrived, passed
+    finally:
+        for end in (*arrived, *passed):
+            os.close(end)
+
+
+def _wait_for_all(rank: int, count: int, gate: Gate) -> None:
+    """Return once all `count` workers of this machine have been forked and called this."""
+    (arrivals, arrive), (passes, let_pass) = gate
+    os.write(arrive, b"x")
+    if rank == 0:
+        here = 0
+        while here < count:
+            here += len(os.read(arrivals, count - here))
+        os.write(let_pass, b"x" * count)
+    os.read(passes, 1)
+
+
 def _local_worker(
-    entry: Entry, pp: int, ranks: int, timeout_s: float, notes: Path, parent: int
+    entry: Entry, pp: int, ranks: int, timeout_s: float, notes: Path, parent: int, gate: Gate
 ) -> None:
     """Body of a forked worker: never outlives the parent, leaves a note if it fails."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -148,9 +227,10 @@ def _local_worker(
         os._exit(1)
     for number in TAKEN_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     world = World(int(os.environ["RANK"]), pp, ranks)
+    _wait_for_all(world.rank, pp * ranks, gate)
     if world.rank == 0:
         logging.disable(logging.NOTSET)
     try:
@@ -197,6 +277,9 @@ def _root_cause(failures: dict[int, ProcessFailure], notes: Path, world: World) 
     _, _, rank, note = min(told, key=lambda entry: entry[:3])
     shape = getattr(errors, note["kind"], None)
     where = f"worker {world.describe(rank)}"
+    silent = sorted(set(range(world.pp * world.ranks)) - {entry[2] for entry in told})
+    if note["lost_peer"] and silent and "imed out" in note["message"]:
+        where = f"no word from {', '.join(map(world.describe, silent))}; {where}"
     if shape is RunFailed:
         cause: HydraplanError = RunFailed(f"{where}: {note['message']}", note["hint"])
     elif isinstance(shape, type) and issubclass(shape, HydraplanError):

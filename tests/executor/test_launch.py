@@ -1,11 +1,14 @@
 import os
+import resource
 import signal
+import time
+from multiprocessing.process import BaseProcess
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from hydraplan.errors import Infeasible, RunFailed, StalePlan
+from hydraplan.errors import Infeasible, InputError, MissingDependency, RunFailed, StalePlan
 from hydraplan.executor import launch
 from hydraplan.executor.launch import run_workers
 
@@ -72,12 +75,91 @@ def test_a_worker_that_waits_too_long_says_so(tmp_path):
         else:
             signal.pause()
 
-    with pytest.raises(RunFailed, match=r"rank 0 \(stage 0, lane 0\).*[Tt]imed out"):
+    named = (
+        r"no word from rank 1 \(stage 1, lane 0\); worker rank 0 \(stage 0, lane 0\).*[Tt]imed out"
+    )
+    with pytest.raises(RunFailed, match=named):
         run_workers(entry, 2, 1, 2.0)
+
+
+def test_no_worker_talks_before_all_are_forked(tmp_path, monkeypatch):
+    """A fork while the launcher's thread looks up a name locks the child's resolver for ever."""
+    fork, join, forked_s = BaseProcess.start, launch._join_world, []
+
+    def start(process):
+        fork(process)
+        forked_s.append(time.monotonic())
+
+    def joined(entry, world, timeout_s):
+        (tmp_path / str(world.rank)).write_text(repr(time.monotonic()))
+        join(entry, world, timeout_s)
+
+    monkeypatch.setattr(BaseProcess, "start", start)
+    monkeypatch.setattr(launch, "_join_world", joined)
+    run_workers(lambda world: None, 2, 4, 30.0)
+    joined_s = [float(path.read_text()) for path in tmp_path.iterdir()]
+    assert len(forked_s) == len(joined_s) == 8
+    assert min(joined_s) > forked_s[-2]  # the last fork itself may return after its child ran
+
+
+def test_the_interface_asked_for_on_a_cluster_does_not_stop_local_workers(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
+    assert run_workers(lambda world: dist.barrier(), 1, 2, 30.0)
+
+
+def test_too_few_open_files_are_refused_or_raised_before_any_worker_starts(monkeypatch):
+    limits, raised = [], []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: raised.append(pair))
+    limits.append((20, 40))
+    with pytest.raises(MissingDependency, match=r"32 workers need \d+ open files each.* is 40"):
+        launch._allow_open_files(32)
+    assert raised == []
+    limits.append((20, 4096))
+    launch._allow_open_files(32)
+    assert 218 < raised[0][0] < 400  # 218 were counted
+    assert raised[0][1] == 4096
+    limits.append((resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    launch._allow_open_files(32)
+    assert len(raised) == 1
+
+
+def test_a_machine_without_loopback_is_told_so_at_once(monkeypatch):
+    def refuse(address):
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(launch.socket, "create_server", refuse)
+    with pytest.raises(MissingDependency, match=r"127\.0\.0\.1: Network is unreachable"):
+        run_workers(lambda world: None, 1, 2, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"MASTER_ADDR": None}, "MASTER_ADDR= is"),
+        ({"RANK": "x"}, "RANK=x is"),
+        ({"RANK": "8"}, "RANK=8 is"),
+        ({"WORLD_SIZE": "-8"}, "WORLD_SIZE=-8 is"),
+        ({"MASTER_PORT": ""}, "MASTER_PORT= is"),
+    ],
+)
+def test_leftovers_of_torchruns_environment_are_exit_2_with_the_variable(
+    monkeypatch, changes, named
+):
+    whole = {"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in (whole | changes).items():
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=named) as caught:
+        run_workers(lambda world: None, 2, 4, 1.0)
+    assert "unset RANK" in caught.value.hint
 
 
 def test_another_number_of_workers_than_the_plans_is_refused_with_both(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "6")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
     with pytest.raises(StalePlan, match=r"started 6 workers.*pp 2 x ranks 4 = 8"):
         run_workers(lambda world: None, 2, 4, 1.0)
