@@ -41,10 +41,11 @@ LOWER_IS_BETTER = frozenset(FIGURES) - {"efficiency", "busy", "lower_bound_s"}
 def balance(load_s: FloatArray, load_target_s: float) -> dict[str, float]:
     """Figures of the slot loads alone; `load_s` has shape (lanes, microbatches).
 
-    `load_target_s` NaN stands for a strategy without a target: the mean slot load is used.
+    `load_target_s` NaN stands for a strategy without a target: the mean slot load is used, as
+    for what a damaged plan may give and is no time.
     """
     mean = float(load_s.mean())
-    target = load_target_s if np.isfinite(load_target_s) else mean
+    target = load_target_s if 0 < load_target_s < np.inf else mean
     lanes = load_s.sum(axis=1)
     busiest = load_s.max(axis=0)
     return {

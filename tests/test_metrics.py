@@ -96,3 +96,10 @@ def test_no_placement_at_all_beats_the_lower_bound(
             timeline = simulate(slots, one_f_one_b(2, second + 1))
             fastest = min(fastest, shares(timeline)["iteration_s"])
     assert 0 < bound <= fastest
+
+
+@pytest.mark.parametrize("target", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_target_that_is_no_time_counts_as_none(target: float) -> None:
+    load = np.array([[1.0, 2.0], [2.0, 3.0]])
+    assert balance(load, target)["target_error"] == 0.25
+    assert balance(load, 1.0)["target_error"] == 1.0

@@ -6,8 +6,9 @@ eta. Each point costs one solve of the load target, one placement and one simula
 Where the window is open, M stays inside it and a balanced placement comes before a faster one
 with a straggling slot: such a straggler hides in the pipeline only as long as nothing else is
 late. What that preference costs under the noise-free model stands in the plan
-(`fastest_load_driven_s` beside `load_driven_s`). The memory-sized plan is always a candidate,
-so the result is never slower than it; the plan says which won.
+(`fastest_load_driven_s` beside `load_driven_s`). If nothing is balanced, counts from all over the
+window follow, without the points that a pigeonhole bound rules out. The memory-sized plan is
+always a candidate, so the result is never slower than it; the plan says which won.
 
 Source: load target, load-driven degrees and lazy heaps are HyDra's; the search, theta, eta, the
 preference for balance and the memory-sized candidate are ours.
@@ -26,7 +27,13 @@ from hydraplan.planner.placement.lazy_heaps import place_lazy_heaps
 from hydraplan.planner.placement.lazy_split import place_lazy_split
 from hydraplan.planner.placement.load_target import LoadTarget, solve
 from hydraplan.planner.placement.memory_ffd import place_memory_sized
-from hydraplan.planner.placement.window import best_count, counts_to_try
+from hydraplan.planner.placement.window import (
+    best_count,
+    counts_over,
+    counts_to_try,
+    least_imbalance,
+)
+from hydraplan.slots import MAX_SLOTS
 
 THETAS = (1.0, 0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
@@ -64,18 +71,21 @@ def place_hydra(request: Request) -> Draft:
     best: Draft | None = None
     fastest: Draft | None = None
     tried = rejected = 0
-    for point in _points(request)[:MAX_CANDIDATES]:
-        if best is not None and _rank(best, request) < (False, point.promise_s / HOPELESS):
+    for points in (_first_points, _more_points):
+        if best is not None and not _rank(best, request)[0]:
             break
-        candidate = _place(request, point)
-        tried += 1
-        if candidate is None:
-            rejected += 1
-            continue
-        if best is None or _rank(candidate, request) < _rank(best, request):
-            best = candidate
-        if fastest is None or candidate.iteration_s < fastest.iteration_s:
-            fastest = candidate
+        for point in points(request)[:MAX_CANDIDATES]:
+            if best is not None and _rank(best, request) < (False, point.promise_s / HOPELESS):
+                break
+            candidate = _place(request, point)
+            tried += 1
+            if candidate is None:
+                rejected += 1
+                continue
+            if best is None or _rank(candidate, request) < _rank(best, request):
+                best = candidate
+            if fastest is None or candidate.iteration_s < fastest.iteration_s:
+                fastest = candidate
     drafts = [d for d in (best, memory, fastest) if d is not None]
     if not drafts:
         raise Infeasible(
@@ -113,21 +123,42 @@ def _memory_candidate(request: Request) -> Draft | None:
         return None
 
 
-def _points(request: Request) -> list[_Point]:
-    """All points of the search, most promising first; equal degrees at equal M only once."""
-    table, cost, window = request.table, request.cost, request.window
-    if request.microbatches is None:
-        best = best_count(table, window, cost.ranks, cost.pp)
-        counts = counts_to_try(best, window, len(request.sequences))
-    elif request.microbatches < window.memory:
+def _counts(request: Request) -> list[int]:
+    """Numbers of microbatches of the first round."""
+    if request.microbatches is not None:
+        return [request.microbatches] if request.microbatches >= request.window.memory else []
+    best = best_count(request.table, request.window, request.cost.ranks, request.cost.pp)
+    return counts_to_try(best, request.window, len(request.sequences))
+
+
+def _first_points(request: Request) -> list[_Point]:
+    """Points at the counts that promise the least time."""
+    return _points(request, _counts(request))
+
+
+def _more_points(request: Request) -> list[_Point]:
+    """Points at counts all over an open window, as far as pigeonholes allow balance there."""
+    if request.microbatches is not None:
         return []
-    else:
-        counts = [request.microbatches]
+    tried = _counts(request)
+    points = _points(request, [m for m in counts_over(request.window) if m not in tried])
+    return [p for p in points if _least_imbalance(request, p) <= BALANCED]
+
+
+def _least_imbalance(request: Request, point: _Point) -> float:
+    load_s, level = request.table.at(point.target.level)[0], point.target.level
+    num_slots = request.cost.ranks * point.num_microbatches
+    return least_imbalance(load_s, level, request.table.fixed_s, num_slots)
+
+
+def _points(request: Request, counts: list[int]) -> list[_Point]:
+    """All points at these counts, most promising first; equal degrees at equal M only once."""
+    table, most = request.table, MAX_SLOTS // (request.cost.pp * request.cost.ranks)
     points: list[_Point] = []
     seen: set[bytes] = set()
     for eta in ETAS:
         allowed = allowed_levels(table, eta)
-        for count in counts:
+        for count in (m for m in counts if m <= most):
             for theta in THETAS:
                 point = _point(request, allowed, count, theta, eta)
                 key = count.to_bytes(8, "little") + point.target.level.tobytes()

@@ -17,7 +17,7 @@ from math import ceil, floor, sqrt
 
 import numpy as np
 
-from hydraplan.model import IntArray
+from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.placement.cost_table import CostTable
 from hydraplan.planner.placement.degrees import allowed_levels
 from hydraplan.planner.placement.load_target import solve
@@ -83,3 +83,30 @@ def counts_to_try(best: float, window: Window, num_sequences: int) -> list[int]:
         low, high = tight, max(window.high, tight + 4 + tight // 4)
     rounded = np.clip(np.ceil(wanted).astype(np.int64), low, high)
     return sorted({int(m) for m in rounded if m <= max(low, num_sequences)})
+
+
+SPREAD = 33
+"""Counts of the second look at a window."""
+
+
+def counts_over(window: Window) -> list[int]:
+    """Numbers of microbatches spread evenly over an open window, ascending; none if it is empty."""
+    if window.is_empty:
+        return []
+    return sorted({round(float(m)) for m in np.linspace(window.low, window.high, SPREAD)})
+
+
+def least_imbalance(load_s: FloatArray, level: IntArray, fixed_s: float, num_slots: int) -> float:
+    """No placement of these sequences on so many slots has a smaller slot imbalance.
+
+    A sequence is 2**level pieces of `load_s` each. Of the k * num_slots + 1 heaviest pieces some
+    slot holds k + 1, for every k; a slot besides costs `fixed_s`.
+
+    Source: pigeonhole, standard in scheduling.
+    """
+    order = np.argsort(-load_s, kind="stable")
+    pieces = np.cumsum(np.int64(1) << level[order])
+    k = np.arange((int(pieces[-1]) - 1) // num_slots + 1)
+    lightest = load_s[order][np.searchsorted(pieces, k * num_slots, side="right")]
+    mean_s = fixed_s + float((load_s * 2.0**level).sum()) / num_slots
+    return float(fixed_s + ((k + 1) * lightest).max()) / mean_s

@@ -158,14 +158,19 @@ def footer(path: str, value: object) -> Callable[[Path], None]:
     return damage
 
 
-def many_microbatches(folder: Path) -> None:
-    opened = pq.ParquetFile(folder / "batches.parquet")
-    with pq.ParquetWriter(folder / "new", opened.schema_arrow) as writer:
-        for group in range(opened.num_row_groups):
-            values = opened.read_row_group(group).to_pylist()
-            values[0]["num_microbatches"] = 10**12
-            writer.write_table(pa.Table.from_pylist(values, opened.schema_arrow))
-    (folder / "new").replace(folder / "batches.parquet")
+def cell(name: str, column: str, value: object) -> Callable[[Path], None]:
+    """Set one cell of the first row."""
+
+    def damage(folder: Path) -> None:
+        opened = pq.ParquetFile(folder / name)
+        with pq.ParquetWriter(folder / "new", opened.schema_arrow) as writer:
+            for group in range(opened.num_row_groups):
+                values = opened.read_row_group(group).to_pylist()
+                values[0][column] = value
+                writer.write_table(pa.Table.from_pylist(values, opened.schema_arrow))
+        (folder / "new").replace(folder / name)
+
+    return damage
 
 
 def one_group(folder: Path) -> None:
@@ -205,7 +210,13 @@ def empty_cell(folder: Path) -> None:
         (footer("fit.node_p2p.bytes_per_s", 0.0), "fit.node_p2p.bytes_per_s"),
         (footer("fit.node_p2p.latency_s", 1e300), "fit.node_p2p.latency_s"),
         (footer("fit.memory_bytes_per_s", float("nan")), "fit.memory_bytes_per_s"),
-        (many_microbatches, "batch 0 has 1000000000000 microbatches, its schedule"),
+        (
+            cell("batches.parquet", "num_microbatches", 10**12),
+            "batch 0 has 1000000000000 microbatches, its schedule",
+        ),
+        (cell("batches.parquet", "num_microbatches", 0), "batch 0 has 0 microbatches"),
+        (cell("schedule.parquet", "stage", -1), "names a stage beyond pp"),
+        (cell("schedule.parquet", "position", 7), "batch 0, stage 0: positions do not count"),
         (one_group, "holds 1 row groups, its footer says 3 batches"),
         (empty_cell, "does not have the schema"),
     ],

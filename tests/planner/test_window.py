@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 
@@ -6,9 +8,12 @@ from hydraplan.planner.placement.degrees import allowed_levels
 from hydraplan.planner.placement.load_target import solve
 from hydraplan.planner.placement.window import (
     ALL_UP_TO,
+    SPREAD,
     Window,
     best_count,
+    counts_over,
     counts_to_try,
+    least_imbalance,
     microbatch_window,
 )
 from tests.planner.cases import cost_model, long_tailed
@@ -82,3 +87,30 @@ def test_an_empty_window_is_searched_from_what_memory_asks_for() -> None:
 
 def test_there_are_never_more_microbatches_than_sequences_unless_memory_asks() -> None:
     assert max(counts_to_try(50.0, Window(2, 90, 2), 7)) <= 7
+
+
+def test_a_second_look_covers_an_open_window_and_no_empty_one() -> None:
+    assert counts_over(Window(4, 9, 4)) == [4, 5, 6, 7, 8, 9]
+    counts = counts_over(Window(18, 1000, 18))
+    assert (counts[0], counts[-1], len(counts)) == (18, 1000, SPREAD)
+    assert counts_over(Window(9, 4, 2)) == []
+
+
+def test_pigeonholes_bound_the_imbalance() -> None:
+    equal, ones = np.full(10, 2.0), np.zeros(10, np.int64)
+    assert least_imbalance(equal, ones, 0.0, 10) == 1.0
+    assert least_imbalance(equal, ones, 0.0, 9) == pytest.approx(4.0 / (20 / 9))
+    assert least_imbalance(equal, ones, 1.0, 5) == 1.0
+    assert least_imbalance(equal, ones + 1, 0.0, 20) == 1.0
+    assert least_imbalance(np.array([9.0, 1.0]), ones[:2], 1.0, 2) == pytest.approx(10 / 6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_placement_beats_the_pigeonhole_bound(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    load_s = random.integers(1, 9, 6).astype(float)
+    best = min(
+        np.bincount(slots, load_s, 3).max() for slots in itertools.product(range(3), repeat=6)
+    )
+    bound = least_imbalance(load_s, np.zeros(6, np.int64), 0.0, 3)
+    assert bound <= best / (load_s.sum() / 3) + 1e-12
