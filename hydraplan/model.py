@@ -16,6 +16,9 @@ ON_RANKS: tuple[Status, Status] = ("placed", "truncated")
 OpKind = Literal["F", "B", "W", "BW"]
 """F forward, B input gradient, W weight gradient, BW both in one go (as 1F1B runs them)."""
 
+WINNERS = ("load-driven", "memory")
+"""Which kind of candidate a strategy returned."""
+
 UNPLACED = -1
 """Microbatch, order and first rank of a row that holds no place."""
 

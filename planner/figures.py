@@ -1,15 +1,19 @@
 """All figures of a placed batch, from its canonical noise-free run."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from hydraplan.cost import CostModel
+from hydraplan.errors import Infeasible
 from hydraplan.metrics import FIGURES, balance, lower_bound_s, shares, sizes
-from hydraplan.model import BatchPlan, Schedule, Sequences, Timeline
+from hydraplan.model import WINNERS, BatchPlan, FloatArray, Schedule, Sequences, Timeline
 from hydraplan.planheader import PlanHeader
+from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.pipeline.simulator import simulate
-from hydraplan.planner.placement.cost_table import cost_table
+from hydraplan.planner.placement.cost_table import cost_table, planning_stage
+from hydraplan.planner.placement.window import microbatch_window
 from hydraplan.slots import SlotTimes, slot_times
 
 
@@ -53,18 +57,66 @@ FIGURE_TOLERANCE = 1e-9
 
 
 def check_figures(header: PlanHeader, batch: BatchPlan) -> list[str]:
-    """Sentences about stored figures that this plan does not have; empty if all agree."""
-    computed, _ = batch_figures(
-        header.cost_model(),
-        batch.sequences.placed(),
-        batch.num_microbatches,
-        batch.schedule,
-        header.options.max_tokens_per_rank,
-        batch.search.load_target_s,
+    """Sentences about what a plan says of itself and does not have; empty if all agrees.
+
+    The batch must obey the invariants. Figures, window and every predicted time are computed
+    again; an op order that can never go on is named.
+    """
+    return [f"batch {batch.batch}: {text}" for text in _differences(header, batch)]
+
+
+def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
+    options, cost = header.options, header.cost_model()
+    placed = batch.sequences.placed()
+    for name, found, known in (
+        ("strategy", batch.strategy, (options.strategy,)),
+        ("pipeline", batch.pipeline, (options.pipeline,)),
+        ("winner", batch.winner, WINNERS),
+        ("microbatch_order", batch.microbatch_order, ORDERS),
+    ):
+        if found not in known:
+            yield f"{name} is {found!r}, not {' or '.join(known)}"
+    try:
+        computed, timeline = batch_figures(
+            cost,
+            placed,
+            batch.num_microbatches,
+            batch.schedule,
+            options.max_tokens_per_rank,
+            batch.search.load_target_s,
+        )
+    except Infeasible as error:
+        yield str(error)
+        return
+    table = cost_table(cost, placed.length_tokens, options.max_tokens_per_rank)
+    window = microbatch_window(table, placed.length_tokens, cost.ranks, options.max_tokens_per_rank)
+    stored = batch.figures | {
+        "window_min": batch.search.window_min,
+        "window_max": batch.search.window_max,
+    }
+    for name, value in (computed | {"window_min": window.low, "window_max": window.high}).items():
+        if not _same(value, stored[name]):
+            yield f"{name} is stored as {stored[name]:.9g}, this plan has {value:.9g}"
+    ops_s = cost.sequence_s(placed.length_tokens, placed.ulysses_size, placed.ring_size)
+    stage = planning_stage(cost, placed.length_tokens)
+    if not _same(ops_s[:, stage].sum(axis=0), placed.predicted_s):
+        yield "predicted_s of some sequence is not what its length and degree cost"
+    for stage, (start, end) in enumerate(zip(*predicted(timeline), strict=True)):
+        for name, now, then in (
+            ("start", start, batch.predicted_start_s[stage]),
+            ("end", end, batch.predicted_end_s[stage]),
+        ):
+            if not _same(now, then):
+                yield f"predicted_{name}_s of stage {stage} is not when its ops {name}"
+
+
+def _same(computed: FloatArray | float, stored: FloatArray | float) -> bool:
+    return bool(np.allclose(stored, computed, rtol=FIGURE_TOLERANCE, atol=1e-12))
+
+
+def predicted(timeline: Timeline) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
+    """Earliest start and latest end of every op over the lanes, seconds, one array a stage."""
+    return (
+        tuple(start.min(axis=1) for start in timeline.start_s),
+        tuple(end.max(axis=1) for end in timeline.end_s),
     )
-    return [
-        f"batch {batch.batch}: {name} is stored as {batch.figures[name]:.9g},"
-        f" this plan has {computed[name]:.9g}"
-        for name in FIGURES
-        if not np.isclose(computed[name], batch.figures[name], rtol=FIGURE_TOLERANCE, atol=1e-12)
-    ]

@@ -14,14 +14,12 @@ from hydraplan.model import (
     PLACE_COLUMNS,
     UNPLACED,
     BatchPlan,
-    FloatArray,
     IntArray,
     Sequences,
     Status,
-    Timeline,
 )
 from hydraplan.planheader import PlanHeader, PlanOptions
-from hydraplan.planner.figures import batch_figures
+from hydraplan.planner.figures import batch_figures, predicted
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.placement.cost_table import cost_table, fits, num_levels
@@ -243,11 +241,3 @@ def merged(rows: Sequences, placed: Sequences) -> Sequences:
         column[on] = getattr(placed, name)
         columns[name] = column
     return replace(rows, **columns)
-
-
-def predicted(timeline: Timeline) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
-    """Earliest start and latest end of every op over the lanes, seconds, one array a stage."""
-    return (
-        tuple(start.min(axis=1) for start in timeline.start_s),
-        tuple(end.max(axis=1) for end in timeline.end_s),
-    )

@@ -112,7 +112,36 @@ def test_a_plan_that_promises_less_is_still_checked_for_what_it_promises() -> No
     assert check_plan(header, column("order", 0, 77)(BATCH)) == []
 
 
-def test_a_figure_that_the_plan_does_not_have_is_noticed() -> None:
-    better = replace(BATCH, figures=BATCH.figures | {"iteration_s": 0.001})
-    (said,) = check_figures(HEADER, better)
-    assert "iteration_s is stored as 0.001" in said
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"figures": BATCH.figures | {"iteration_s": 0.001}}, "iteration_s is stored as 0.001"),
+        (
+            {"figures": BATCH.figures | {"fill_bubble": float("nan")}},
+            "fill_bubble is stored as nan",
+        ),
+        ({"search": replace(BATCH.search, window_min=-77)}, "window_min is stored as -77"),
+        ({"strategy": "bogus"}, "strategy is 'bogus', not hydra"),
+        ({"winner": "aliens"}, "winner is 'aliens', not load-driven or memory"),
+        ({"pipeline": "zb"}, "pipeline is 'zb', not 1f1b"),
+        ({"microbatch_order": "best"}, "microbatch_order is 'best'"),
+        (
+            {"predicted_end_s": tuple(e * 2 for e in BATCH.predicted_end_s)},
+            "predicted_end_s of stage 0 is not when its ops end",
+        ),
+        (
+            {"sequences": replace(BATCH.sequences, predicted_s=BATCH.sequences.predicted_s + 1)},
+            "predicted_s of some sequence",
+        ),
+        ({"schedule": (tuple(reversed(BATCH.schedule[0])), BATCH.schedule[1])}, "waits for an op"),
+    ],
+)
+def test_what_a_plan_says_of_itself_is_computed_again(
+    changed: dict[str, object], said: str
+) -> None:
+    found = check_figures(HEADER, replace(BATCH, **changed))
+    assert any(said in text for text in found), found
+
+
+def test_what_the_planner_says_is_what_the_check_computes() -> None:
+    assert check_figures(HEADER, BATCH) == []

@@ -79,7 +79,7 @@ def cost_table(cost: CostModel, length_tokens: IntArray, cap_tokens: int) -> Cos
     """
     length, inverse = np.unique(length_tokens, return_inverse=True)
     levels = num_levels(cost.ranks)
-    stage = _planning_stage(cost, length_tokens)
+    stage = planning_stage(cost, length_tokens)
     load = np.full((len(length), levels), np.inf)
     rows = np.zeros((len(length), levels), np.int64)
     ulysses = np.ones((len(length), levels), np.int64)
@@ -124,7 +124,7 @@ def _fullest(length_tokens: IntArray, u: int, r: int) -> IntArray:
     )
 
 
-def _planning_stage(cost: CostModel, length_tokens: IntArray) -> int:
+def planning_stage(cost: CostModel, length_tokens: IntArray) -> int:
     """The stage that costs most over the batch; slot loads are balanced on it."""
     ones = np.ones_like(length_tokens)
     return int(cost.sequence_s(length_tokens, ones, ones).sum(axis=(0, 2)).argmax())
