@@ -146,6 +146,13 @@ def read_batch(plan: Plan, batch: int) -> BatchPlan:
     per_stage = [np.flatnonzero(stages == s) for s in range(pp)]
     if sum(map(len, per_stage)) != len(stages):
         raise InputError(f"schedule.parquet of {plan.path}: batch {batch} names a stage beyond pp")
+    position = column(schedule, "position")
+    for stage, rows in enumerate(per_stage):
+        if not np.array_equal(position[rows], np.arange(len(rows))):
+            raise InputError(
+                f"schedule.parquet of {plan.path}: batch {batch}, stage {stage}:"
+                f" positions do not count 0..{len(rows) - 1}"
+            )
     return BatchPlan(
         batch=values["batch"],
         sequences=Sequences(
