@@ -143,6 +143,8 @@ def _load(shape: type[C], kind: Literal["model", "cluster"], name: str) -> C:
         return shape.model_validate(values)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{kind} file {name} is not TOML: {error}") from None
+    except RecursionError:
+        raise InputError(f"{kind} file {name} is nested too deeply") from None
     except ValidationError as error:
         raise InputError(f"{kind} file {name}: {validation_text(error)}") from None
 

@@ -63,3 +63,19 @@ def test_shapes_that_cannot_be_are_refused(old: str, new: str, said: str, tmp_pa
     path.write_text(TINY.replace(old, new))
     with pytest.raises(InputError, match=said):
         load_model(str(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("a = " + "[" * 100_000, "is nested too deeply"),
+        (f"num_layers = {10**30}", "num_layers: Input should be less than or equal to"),
+        ("num_layers = true", "num_layers: Input should be a valid integer"),
+        ("num_layers = nan", "num_layers: Input should be a valid integer"),
+    ],
+)
+def test_a_hostile_model_file_is_one_refusal(line: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(TINY.replace("num_layers = 2", line))
+    with pytest.raises(InputError, match=said):
+        load_model(str(path))

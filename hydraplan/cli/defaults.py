@@ -36,6 +36,8 @@ def read_defaults(path: Path, context: typer.Context) -> dict[str, dict[str, obj
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path} is nested too deeply") from None
     defaults: dict[str, dict[str, object]] = {}
     for section, table in values.items():
         name = section.replace("_", "-")

@@ -185,6 +185,7 @@ def test_a_flag_is_spelt_in_file_and_environment_as_its_option(
         ("[lengths]\nunit = {a = 1}", "does not fit --unit", ""),
         ("[profile]\nseconds = true", "[profile] seconds = True", ""),
         ("[lengths", "hydraplan.toml is not TOML", ""),
+        ("a = " + "[" * 100_000, "hydraplan.toml is nested too deeply", ""),
     ],
 )
 def test_a_mistake_in_the_file_is_named(lengths_file, tmp_path, capsys, text, message, hint):
