@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hydraplan.config import MAX_RATE
 from hydraplan.cost import CostFit, LinkFit, RateFit, causal_waste
 from hydraplan.errors import InputError
 from hydraplan.files.profilefile import Measurement
@@ -123,7 +124,7 @@ def _non_negative(relative: FloatArray, weight: FloatArray, needed: Sequence[int
 def fit_rate(flops: FloatArray, measured_s: FloatArray) -> RateFit:
     """Fit call_s and flops_per_s; arrays of shape (num_points,)."""
     found = least_log_error([np.ones(len(flops)), flops], measured_s, [1])
-    rate = RateFit(call_s=float(found[0]), flops_per_s=1 / float(found[1]))
+    rate = RateFit(call_s=float(found[0]), flops_per_s=_per_s(float(found[1])))
     error = np.abs(rate_s(rate, flops) - measured_s) / measured_s
     return rate.model_copy(update={"relative_error": float(np.median(error))})
 
@@ -162,7 +163,7 @@ def _fit_with_block(
     call_s, fast, slow = (float(x) for x in least_log_error(columns, measured_s, [1, 2]))
     return RateFit(
         call_s=call_s,
-        flops_per_s=1 / (fast + slow),
+        flops_per_s=_per_s(fast + slow),
         half_rows=limit * slow / (fast + slow),
         causal_block_rows=block_rows,
     )
@@ -171,9 +172,14 @@ def _fit_with_block(
 def fit_link(moved_bytes: FloatArray, measured_s: FloatArray) -> LinkFit:
     """Fit latency_s and bytes_per_s; arrays of shape (num_points,)."""
     found = least_log_error([np.ones(len(moved_bytes)), moved_bytes], measured_s, [1])
-    link = LinkFit(latency_s=float(found[0]), bytes_per_s=1 / float(found[1]))
+    link = LinkFit(latency_s=float(found[0]), bytes_per_s=_per_s(float(found[1])))
     error = np.abs(link_s(link, moved_bytes) - measured_s) / measured_s
     return link.model_copy(update={"relative_error": float(np.median(error))})
+
+
+def _per_s(slope_s: float) -> float:
+    """Rate of a slope, at most `MAX_RATE`: times that do not grow cannot tell it."""
+    return min(1 / slope_s, MAX_RATE)
 
 
 def rate_s(rate: RateFit, flops: FloatArray) -> FloatArray:
