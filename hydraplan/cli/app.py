@@ -7,6 +7,7 @@ interrupt, 141 a reader that went away, 70 anything that nobody expected.
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from io import TextIOWrapper
@@ -83,7 +84,13 @@ def root(
 def main() -> None:
     """Entry point of the console script."""
     _open_streams()
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(run(sys.argv[1:]))
+
+
+def _end(number: int, frame: object) -> None:
+    """Leave through the stack, so that half-written files are removed on the way out."""
+    raise SystemExit(128 + number)
 
 
 def _open_streams() -> None:

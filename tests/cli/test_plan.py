@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from importlib import resources
@@ -138,6 +139,24 @@ def test_same_inputs_give_the_same_bytes_under_two_hash_seeds(profile: str, tmp_
         found.append([hashlib.sha256(f.read_bytes()).digest() for f in sorted(out.iterdir())])
     assert len(found[0]) == 3
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_plan_that_is_ended_half_way_leaves_nothing(
+    number: int, code: int, profile: str, tmp_path: Path
+) -> None:
+    (tmp_path / "many.txt").write_text("\n".join(str(50 + i % 4000) for i in range(60_000)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hydraplan", "plan", "many.txt", "--profile", profile, "--pp", "4",
+         "--ranks", "32", "--max-tokens-per-rank", "8192", "--batch-sequences", "200",
+         "--num-batches", "all", "-o", "x.plan"],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while process.poll() is None and not list(tmp_path.glob(".x.plan*")):
+        os.sched_yield()
+    process.send_signal(number)
+    assert process.wait(60) == code
+    assert [path.name for path in tmp_path.iterdir()] == ["many.txt"]
 
 
 MEGATRON = Path(__file__).parents[1] / "data" / "megatron_tiny.idx"
