@@ -7,6 +7,9 @@ folder. Before the first step all workers prove that they hold the same plan.
 import hashlib
 import math
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -24,13 +27,13 @@ from hydraplan.executor.step import Worker, run_batch
 from hydraplan.files.parquet import refuse_existing
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
-    RUN_FILES,
     Run,
     RunHeader,
     Step,
-    append_step,
     create_run,
     open_run,
+    our_files,
+    recorder,
 )
 from hydraplan.kernels.attention import choose_kernel
 from hydraplan.kernels.packing import rank_layout
@@ -40,6 +43,9 @@ from hydraplan.views.console import note
 
 DEVICE = "cpu"
 """What real execution runs on so far."""
+
+PUT_OFF = (signal.SIGTERM, signal.SIGINT)
+"""Signals that the launcher, torchrun or a terminal sends to end a worker."""
 
 
 def execute(
@@ -62,7 +68,7 @@ def execute(
         HydraplanError: Whatever `prepare` refuses, or `RunFailed` when a worker ends early.
     """
     if output is not None:
-        refuse_existing(output, force, RUN_FILES)
+        refuse_existing(output, force, our_files(output))
     if not math.isfinite(learning_rate):
         raise InputError(f"learning rate {learning_rate} is not a finite number")
     num_batches = open_plan(path).header.num_batches
@@ -122,20 +128,24 @@ def _train(world: World, job: Job, header: RunHeader, folder: Path) -> None:
     assert header.learning_rate is not None
     weights = list(worker.stage.weights.values())
     optimizer = torch.optim.AdamW(weights, lr=header.learning_rate)
-    if world.rank == 0:
-        create_run(folder, header)
-    for step in range(header.steps):
-        batch = job.batches[step % len(job.batches)]
-        optimizer.zero_grad(set_to_none=True)
-        measured = run_step(worker, job, batch)
-        if measured is not None:
-            _record(folder, header, step, batch, *measured)
-        optimizer.step()
+    with ExitStack() as stack:
+        if world.rank == 0:
+            with _signals_put_off():
+                create_run(folder, header)
+            record = stack.enter_context(recorder(folder))
+        for step in range(header.steps):
+            batch = job.batches[step % len(job.batches)]
+            optimizer.zero_grad(set_to_none=True)
+            measured = run_step(worker, job, batch)
+            if measured is not None:
+                finished = _finished(step, batch, *measured)
+                with _signals_put_off():
+                    record(finished)
+                note(f"step {step + 1}/{header.steps}: loss {finished.loss:.6g}")
+            optimizer.step()
 
 
-def _record(
-    folder: Path, header: RunHeader, step: int, batch: BatchPlan, timeline: Timeline, loss: float
-) -> None:
+def _finished(step: int, batch: BatchPlan, timeline: Timeline, loss: float) -> Step:
     if not math.isfinite(loss):
         raise RunFailed(
             f"the loss of step {step} (batch {batch.batch}) is {loss}",
@@ -143,8 +153,21 @@ def _record(
         )
     placed = batch.sequences.placed()
     tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
-    append_step(folder, Step(step, batch.batch, tokens, valid, loss, timeline))
-    note(f"step {step + 1}/{header.steps}: loss {loss:.6g}")
+    return Step(step, batch.batch, tokens, valid, loss, timeline)
+
+
+@contextmanager
+def _signals_put_off() -> Iterator[None]:
+    """Let the signals that end a worker wait until the block is done, so files are whole."""
+    came: list[int] = []
+    before = {n: signal.signal(n, lambda number, _: came.append(number)) for n in PUT_OFF}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            os.kill(os.getpid(), came[0])
 
 
 def _asked(job: Job, header: RunHeader | None) -> dict[str, object]:

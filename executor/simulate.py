@@ -10,14 +10,14 @@ from hydraplan.executor.valid import read_valid_batch
 from hydraplan.files.parquet import refuse_existing
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
-    RUN_FILES,
     Run,
     RunHeader,
     Step,
-    append_step,
     create_run,
     open_run,
+    our_files,
     plan_digest,
+    recorder,
 )
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.slots import slot_times
@@ -36,7 +36,7 @@ def simulate_run(
         Infeasible: The op order of some stage can never go on.
     """
     if output is not None:
-        refuse_existing(output, force, RUN_FILES)
+        refuse_existing(output, force, our_files(output))
     plan = open_plan(path)
     num_steps = plan.header.num_batches if steps is None else steps
     cost = plan.header.cost_model()
@@ -57,13 +57,14 @@ def simulate_run(
     timelines = {}
     with run_folder(output) as folder:
         create_run(folder, header)
-        for step in range(num_steps):
-            batch = visited[step % len(visited)]
-            placed = batch.sequences.placed()
-            if batch.batch not in timelines:
-                slots = slot_times(cost, placed, batch.num_microbatches)
-                timelines[batch.batch] = simulate(slots, batch.schedule)
-            tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
-            timeline = timelines[batch.batch]
-            append_step(folder, Step(step, batch.batch, tokens, valid, None, timeline))
+        with recorder(folder) as record:
+            for step in range(num_steps):
+                batch = visited[step % len(visited)]
+                placed = batch.sequences.placed()
+                if batch.batch not in timelines:
+                    slots = slot_times(cost, placed, batch.num_microbatches)
+                    timelines[batch.batch] = simulate(slots, batch.schedule)
+                tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
+                timeline = timelines[batch.batch]
+                record(Step(step, batch.batch, tokens, valid, None, timeline))
         return open_run(folder)

@@ -1,12 +1,16 @@
 """Run folder: steps, op times and decisions as Parquet, kept whole after every step.
 
-A step is appended by writing the file anew beside itself and renaming it, ops before steps,
-so that whatever ends a run leaves only finished steps. This costs a rewrite a step, which is
-small beside a step. Every footer says what ran: the plan in full, its digest, measured or
-simulated, seed and data.
+Steps are appended by writing the file anew beside itself and renaming it, ops before steps, so
+that whatever ends a run leaves only finished steps. A rewrite grows with the run, so in a long
+run several steps are written together: writing takes a fixed share of the run at most. Every
+footer says what ran: the plan in full, its digest, measured or simulated, seed and data.
 """
 
 import hashlib
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -66,6 +70,12 @@ RUN_FILES = {
     "decisions.parquet": DECISIONS_SCHEMA,
 }
 
+WAIT_PER_WRITE = 4.0
+"""Steps wait this many times as long as the last write took; a fifth of the time is writing."""
+
+ROWS_OF_A_GROUP = 2**16
+"""Rows of a row group of a long run."""
+
 
 class RunHeader(Config):
     """Footer of the files of a run. `data` is the file ids came from, or "generated"."""
@@ -111,6 +121,13 @@ def plan_digest(plan: Plan) -> str:
     return total.hexdigest()
 
 
+def our_files(path: Path) -> Collection[str]:
+    """Names of what a run folder holds, with what a killed process left half-written there."""
+    left = re.compile(rf"\.({'|'.join(map(re.escape, RUN_FILES))})\.[0-9a-f]{{8}}\.tmp")
+    found = [file.name for file in path.iterdir()] if path.is_dir() else []
+    return {*RUN_FILES, *filter(left.fullmatch, found)}
+
+
 def create_run(path: Path, header: RunHeader) -> None:
     """Make a run folder without steps, in place of whatever run was there."""
     with beside(path) as spare:
@@ -119,13 +136,45 @@ def create_run(path: Path, header: RunHeader) -> None:
             pq.write_table(with_footer(schema, header).empty_table(), spare / name)
 
 
-def append_step(path: Path, step: Step) -> None:
-    """Add one finished step to a run folder."""
-    figures = shares(step.timeline)
-    row = step._asdict() | {name: figures[name] for name in ("iteration_s", *SHARES)}
-    del row["timeline"]
-    _append(path / "ops.parquet", _ops_table(step))
-    _append(path / "steps.parquet", pa.Table.from_pylist([row], schema=STEPS_SCHEMA))
+def append_steps(path: Path, steps: Sequence[Step]) -> None:
+    """Add finished steps to a run folder."""
+    rows = []
+    for step in steps:
+        figures = shares(step.timeline)
+        rows.append(step._asdict() | {name: figures[name] for name in ("iteration_s", *SHARES)})
+        del rows[-1]["timeline"]
+    _append(path / "ops.parquet", _ops_table(steps))
+    _append(path / "steps.parquet", pa.Table.from_pylist(rows, schema=STEPS_SCHEMA))
+
+
+@contextmanager
+def recorder(path: Path) -> Iterator[Callable[[Step], None]]:
+    """Give a function that adds one finished step to a run folder.
+
+    A step is written at once unless the last write was too recent for its length; what waits
+    is written with a later step, or when the block ends, however it ends.
+    """
+    waiting: list[Step] = []
+    due_s = 0.0
+
+    def write() -> None:
+        nonlocal due_s
+        began_s = time.perf_counter()
+        append_steps(path, waiting)
+        waiting.clear()
+        ended_s = time.perf_counter()
+        due_s = ended_s + WAIT_PER_WRITE * (ended_s - began_s)
+
+    def record(step: Step) -> None:
+        waiting.append(step)
+        if time.perf_counter() >= due_s:
+            write()
+
+    try:
+        yield record
+    finally:
+        if waiting:
+            write()
 
 
 def open_run(path: Path) -> Run:
@@ -167,55 +216,42 @@ def read_timeline(run: Run, step: int) -> Timeline:
 
 def _append(path: Path, rows: pa.Table) -> None:
     file = pq.ParquetFile(path)
-    with beside(path) as spare, pq.ParquetWriter(spare, file.schema_arrow) as writer:
-        for group in range(file.num_row_groups):
-            writer.write_table(file.read_row_group(group, use_threads=False))
-        writer.write_table(rows.cast(file.schema_arrow), row_group_size=max(1, rows.num_rows))
+    schema = file.schema_arrow
+    with beside(path) as spare, pq.ParquetWriter(spare, schema) as writer:
+        for batch in file.iter_batches(ROWS_OF_A_GROUP, use_threads=False):
+            writer.write_batch(batch)
+        writer.write_table(rows.cast(schema), row_group_size=ROWS_OF_A_GROUP)
 
 
-def _ops_table(step: Step) -> pa.Table:
-    """A row per op, stage, lane and position ascending; the gradient sync comes last."""
-    parts = []
-    timeline = step.timeline
-    for stage, ops in enumerate(timeline.schedule):
-        lanes = timeline.start_s[stage].shape[1]
-        position, lane = np.divmod(np.arange(len(ops) * lanes), lanes)
-        parts.append(
-            pa.table(
-                {
-                    "step": np.full(len(position), step.step),
-                    "stage": np.full(len(position), stage),
-                    "lane": lane,
-                    "position": position,
-                    "op": np.array([op.kind for op in ops])[position],
-                    "microbatch": np.array([op.microbatch for op in ops])[position],
-                    "chunk": np.array([op.chunk for op in ops])[position],
-                    "start_s": timeline.start_s[stage].ravel(),
-                    "end_s": timeline.end_s[stage].ravel(),
-                    "busy_s": timeline.busy_s[stage].ravel(),
-                    "waiting_s": (
-                        timeline.end_s[stage] - timeline.start_s[stage] - timeline.busy_s[stage]
-                    ).ravel(),
-                }
-            ).cast(OPS_SCHEMA)
-        )
-        lane_end = timeline.end_s[stage].max(axis=0)
-        end = lane_end.max() + timeline.grad_sync_s[stage]
-        parts.append(
-            pa.table(
-                {
-                    "step": np.full(lanes, step.step),
-                    "stage": np.full(lanes, stage),
-                    "lane": np.arange(lanes),
-                    "position": np.full(lanes, len(ops)),
-                    "op": [SYNC] * lanes,
-                    "microbatch": np.full(lanes, -1),
-                    "chunk": np.full(lanes, -1),
-                    "start_s": lane_end,
-                    "end_s": np.full(lanes, end),
-                    "busy_s": np.zeros(lanes),
-                    "waiting_s": end - lane_end,
-                }
-            ).cast(OPS_SCHEMA)
-        )
-    return pa.concat_tables(parts)
+def _ops_table(steps: Sequence[Step]) -> pa.Table:
+    """A row per step, stage, position and lane, ascending; the gradient sync comes last."""
+    parts = [
+        _stage_columns(step.step, stage, step.timeline)
+        for step in steps
+        for stage in range(len(step.timeline.schedule))
+    ]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in OPS_SCHEMA.names}
+    return pa.table(columns, schema=OPS_SCHEMA)
+
+
+def _stage_columns(step: int, stage: int, timeline: Timeline) -> dict[str, Any]:
+    ops, lanes = timeline.schedule[stage], timeline.start_s[stage].shape[1]
+    lane_end_s = timeline.end_s[stage].max(axis=0)
+    sync_end_s = np.full(lanes, lane_end_s.max() + timeline.grad_sync_s[stage])
+    start_s = np.append(timeline.start_s[stage], lane_end_s)
+    end_s = np.append(timeline.end_s[stage], sync_end_s)
+    busy_s = np.append(timeline.busy_s[stage], np.zeros(lanes))
+    position, lane = np.divmod(np.arange((len(ops) + 1) * lanes), lanes)
+    return {
+        "step": np.full(len(position), step),
+        "stage": np.full(len(position), stage),
+        "lane": lane,
+        "position": position,
+        "op": np.array([*(op.kind for op in ops), SYNC])[position],
+        "microbatch": np.array([*(op.microbatch for op in ops), -1])[position],
+        "chunk": np.array([*(op.chunk for op in ops), -1])[position],
+        "start_s": start_s,
+        "end_s": end_s,
+        "busy_s": busy_s,
+        "waiting_s": end_s - start_s - busy_s,
+    }

@@ -59,8 +59,18 @@ def run_title(run: Run) -> str:
 RUN_COLUMNS = ("step", "batch", "tokens", "loss", "iteration_s", "busy", "bubble", "group_wait")
 
 
+MOST_ROWS = 100
+"""A longer run is shown by its first and last steps, half of these each."""
+
+
 def run_rows(run: Run) -> list[list[object]]:
-    """A row per step under `RUN_COLUMNS`; bubble is pipeline and data-parallel together."""
+    """A row per step under `RUN_COLUMNS`; bubble is pipeline and data-parallel together.
+
+    Of a run of more than `MOST_ROWS` steps only the first and the last; the caption says so.
+    """
+    shown = run.steps
+    if len(shown) > MOST_ROWS:
+        shown = shown[: MOST_ROWS // 2] + shown[-MOST_ROWS // 2 :]
     return [
         [
             row["step"],
@@ -72,7 +82,7 @@ def run_rows(run: Run) -> list[list[object]]:
             row["pipeline_bubble"] + row["dp_bubble"],
             row["group_wait"],
         ]
-        for row in run.steps
+        for row in shown
     ]
 
 
@@ -81,7 +91,9 @@ def run_caption(run: Run) -> str:
     figures = run_json(run)
     interval = figures["iteration_s_ci95"]
     margin = f" +- {interval:.2g}" if math.isfinite(interval) else ""
-    return (
+    hidden = len(run.steps) - MOST_ROWS
+    left_out = f"{hidden} steps in the middle are not shown\n" if hidden > 0 else ""
+    return left_out + (
         f"{figures['steps']} steps, {figures['iteration_s_mean']:.4g}{margin} s a step (mean, 95%),"
         f" {figures['tokens_per_s']:,.0f} tokens/s"
     )

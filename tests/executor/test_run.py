@@ -13,7 +13,7 @@ import pytest
 from hydraplan.cli.app import run as command
 from hydraplan.errors import InputError, RunFailed, StalePlan
 from hydraplan.executor.groups import World
-from hydraplan.executor.run import agree, execute
+from hydraplan.executor.run import PUT_OFF, _signals_put_off, agree, execute
 from hydraplan.files.lengths import digest, read_lengths
 from hydraplan.files.runfile import open_run, read_timeline
 from hydraplan.metrics import shares
@@ -92,6 +92,19 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_steps_before(plan, 
         train(plan, steps=3, learning_rate=1e30, output=output)
     assert "--learning-rate" in e.value.hint
     assert [row["step"] for row in open_run(output).steps] == [0, 1]
+
+
+def test_signals_wait_until_files_are_whole():
+    came = []
+    before = {n: signal.signal(n, lambda n, _: came.append(n)) for n in PUT_OFF}
+    try:
+        with _signals_put_off():
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert came == []
+        assert came == [signal.SIGTERM]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("option", ["--learning-rate", "--timeout"])

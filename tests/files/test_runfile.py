@@ -1,16 +1,20 @@
 import numpy as np
 import pytest
 
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, RunFailed
+from hydraplan.files import runfile
+from hydraplan.files.parquet import beside
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
     RunHeader,
     Step,
-    append_step,
+    append_steps,
     create_run,
     open_run,
+    our_files,
     plan_digest,
     read_timeline,
+    recorder,
 )
 from hydraplan.model import Op, Timeline
 from tests.builders import Place
@@ -51,8 +55,8 @@ def header(**changes):
 def run(tmp_path):
     path = tmp_path / "x.run"
     create_run(path, header())
-    append_step(path, Step(0, 0, 10, 8, 2.5, timeline(0.5)))
-    append_step(path, Step(1, 0, 10, 8, None, timeline(1.0)))
+    append_steps(path, [Step(0, 0, 10, 8, 2.5, timeline(0.5))])
+    append_steps(path, [Step(1, 0, 10, 8, None, timeline(1.0))])
     return path
 
 
@@ -79,10 +83,62 @@ def test_a_run_whose_last_step_was_cut_off_holds_the_finished_ones(run, monkeypa
 
     monkeypatch.setattr("hydraplan.files.parquet.os.replace", fail)
     with pytest.raises(OSError, match="No space left"):
-        append_step(run, Step(2, 0, 10, 8, 2.0, timeline(0.5)))
+        append_steps(run, [Step(2, 0, 10, 8, 2.0, timeline(0.5))])
     monkeypatch.undo()
     assert [s["step"] for s in open_run(run).steps] == [0, 1]
     assert sorted(p.name for p in run.iterdir()) == [
+        "decisions.parquet",
+        "ops.parquet",
+        "steps.parquet",
+    ]
+
+
+@pytest.mark.parametrize("write_s", [0.0, 1.0])
+def test_steps_wait_four_times_as_long_as_a_write_takes_and_none_is_lost(
+    tmp_path, monkeypatch, write_s
+):
+    """A clock that the test moves: 1 s a step, `write_s` a write."""
+    now_s, written = [0.0], []
+    append = runfile.append_steps
+
+    def slow(path, steps):
+        written.append([step.step for step in steps])
+        append(path, steps)
+        now_s[0] += write_s
+
+    monkeypatch.setattr(runfile, "append_steps", slow)
+    monkeypatch.setattr(runfile.time, "perf_counter", lambda: now_s[0])
+    path = tmp_path / "x.run"
+    create_run(path, header())
+
+    def record_and_fail():
+        with recorder(path) as record:
+            for step in range(10):
+                now_s[0] += 1.0
+                record(Step(step, 0, 10, 8, 2.5, timeline(0.5)))
+            raise RunFailed("here")
+
+    with pytest.raises(RunFailed, match="here"):
+        record_and_fail()
+    in_groups = [[0], [1, 2, 3, 4], [5, 6, 7, 8], [9]]
+    assert written == (in_groups if write_s else [[i] for i in range(10)])
+    opened = open_run(path)
+    assert [row["step"] for row in opened.steps] == list(range(10))
+    assert read_timeline(opened, 7).schedule == timeline(0.5).schedule
+
+
+def test_force_takes_what_a_killed_run_left_half_written_for_ours_and_nothing_else(run):
+    with beside(run / "ops.parquet") as spare:
+        spare.write_text("")
+        (run / "mine.txt").write_text("")
+        (run / ".mine.parquet.0123abcd.tmp").write_text("")
+        ours = our_files(run)
+        assert {file.name for file in run.iterdir()} - set(ours) == {
+            "mine.txt",
+            ".mine.parquet.0123abcd.tmp",
+        }
+        assert spare.name in ours
+    assert sorted(our_files(run / "absent")) == [
         "decisions.parquet",
         "ops.parquet",
         "steps.parquet",
