@@ -4,6 +4,7 @@ The batches a run visits are read here, so that forked workers share them; nothi
 be refused is left for the first step.
 """
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from hydraplan.executor.data import (
     generated_tokens,
     indexed_tokens,
 )
+from hydraplan.executor.memory import available_bytes, check_memory
 from hydraplan.executor.valid import check_runnable, read_valid_batch
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import plan_digest
@@ -74,6 +76,8 @@ def prepare(
             f"{path} is for tp {header.options.tp}, real execution runs tp 1",
             "plan with --tp 1, or use execute --simulate",
         )
+    if "WORLD_SIZE" not in os.environ:  # under torchrun the workers may be anywhere
+        check_memory(header, dtype or header.model.dtype, available_bytes())
     read = tuple(read_valid_batch(plan, i) for i in batches)
     for batch in read:
         check_runnable(path, batch)

@@ -73,9 +73,8 @@ def shares(timeline: Timeline) -> dict[str, float]:
         "group_wait": float((occupied - busy).mean()) / total,
         "dp_bubble": float((stage_end[:, None] - lane_end).mean()) / total,
     }
-    result["pipeline_bubble"] = 1 - sum(
-        result[name] for name in ("busy", "grad_sync", "group_wait", "dp_bubble")
-    )
+    others = sum(result[name] for name in ("busy", "grad_sync", "group_wait", "dp_bubble"))
+    result["pipeline_bubble"] = max(0.0, 1 - others)
     return result
 
 

@@ -1,0 +1,53 @@
+"""Does a run on this machine alone fit its memory? Asked before any worker starts.
+
+Every lane holds its stage's weights, gradients and the two AdamW moments in accumulator
+precision; every worker is a process of its own. Activations, which depend on the batch, are
+not counted, so what passes may still be too large; what is refused certainly is.
+"""
+
+from pathlib import Path
+
+from hydraplan.config import ACCUMULATOR_BYTES
+from hydraplan.errors import Infeasible
+from hydraplan.planheader import PlanHeader
+
+STATES = 4
+"""Weights, gradients and two moments."""
+
+PROCESS_BYTES = 100 << 20
+"""Private memory of a forked worker besides its states; seen here, torch 2.13 on CPU."""
+
+GIB = float(1 << 30)
+
+
+def needed_bytes(header: PlanHeader, dtype: str) -> int:
+    """Bytes that the workers of a plan hold for certain, all on one machine."""
+    model, options = header.model, header.options
+    parameters = model.num_layers * (model.layer_parameters + 2 * model.hidden_size)
+    parameters += (2 * model.vocab_size + 1) * model.hidden_size
+    states = options.ranks * parameters * STATES * ACCUMULATOR_BYTES[dtype]
+    return states + options.pp * options.ranks * PROCESS_BYTES
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping, from /proc/meminfo."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("/proc/meminfo has no MemAvailable")
+
+
+def check_memory(header: PlanHeader, dtype: str, available: int) -> None:
+    """Refuse a run whose states alone do not fit.
+
+    Raises:
+        Infeasible: The workers need more than `available` bytes.
+    """
+    needed = needed_bytes(header, dtype)
+    if needed > available:
+        count = header.options.pp * header.options.ranks
+        raise Infeasible(
+            f"{count} workers of {header.model.name} need at least {needed / GIB:.1f} GiB on this"
+            f" machine, {available / GIB:.1f} GiB are free",
+            "use execute --simulate, or start the workers on a cluster with torchrun",
+        )
