@@ -58,6 +58,8 @@ def indexed_tokens(path: Path, header: PlanHeader) -> Tokens:
         StalePlan: The dataset's lengths are not the plan's.
         InputError: The files are damaged or hold no integers.
     """
+    if path.suffix not in (".idx", ".bin"):
+        raise InputError(f"{path} is neither .idx nor .bin", "--data takes a Megatron dataset")
     index_path = path.with_suffix(".idx")
     if not index_path.is_file():
         raise InputError(f"{index_path} is not a file", "--data takes a Megatron .idx or .bin")

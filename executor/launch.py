@@ -12,7 +12,6 @@ only lost a peer waits a moment before it exits, so that the peer is seen first.
 Under torchrun (RANK and WORLD_SIZE set) this process is a worker and torchrun is in charge.
 """
 
-import ctypes
 import json
 import logging
 import os
@@ -41,6 +40,7 @@ from hydraplan import errors
 from hydraplan.errors import HydraplanError, InputError, MissingDependency, RunFailed, StalePlan
 from hydraplan.executor.groups import World
 from hydraplan.executor.transport import reason
+from hydraplan.host import die_with
 
 DEFAULT_TIMEOUT_S = 120.0
 """Longest wait for a message or a collective before a worker gives up."""
@@ -59,8 +59,6 @@ TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 FILES_BASE, FILES_A_WORKER = 48, 6
 """Files a process has open beyond those it was started with: a bit above what was counted for
 1 to 32 workers with all their groups."""
-
-_PR_SET_PDEATHSIG = 1
 
 Entry = Callable[[World], None]
 Gate = tuple[tuple[int, int], tuple[int, int]]
@@ -222,9 +220,7 @@ def _local_worker(
     entry: Entry, pp: int, ranks: int, timeout_s: float, notes: Path, parent: int, gate: Gate
 ) -> None:
     """Body of a forked worker: never outlives the parent, leaves a note if it fails."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    die_with(parent)
     for number in TAKEN_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"

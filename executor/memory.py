@@ -5,10 +5,9 @@ precision; every worker is a process of its own. Activations, which depend on th
 not counted, so what passes may still be too large; what is refused certainly is.
 """
 
-from pathlib import Path
-
 from hydraplan.config import ACCUMULATOR_BYTES
 from hydraplan.errors import Infeasible
+from hydraplan.host import GIB
 from hydraplan.planheader import PlanHeader
 
 STATES = 4
@@ -16,8 +15,6 @@ STATES = 4
 
 PROCESS_BYTES = 100 << 20
 """Private memory of a forked worker besides its states; seen here, torch 2.13 on CPU."""
-
-GIB = float(1 << 30)
 
 
 def needed_bytes(header: PlanHeader, dtype: str) -> int:
@@ -27,14 +24,6 @@ def needed_bytes(header: PlanHeader, dtype: str) -> int:
     parameters += (2 * model.vocab_size + 1) * model.hidden_size
     states = options.ranks * parameters * STATES * ACCUMULATOR_BYTES[dtype]
     return states + options.pp * options.ranks * PROCESS_BYTES
-
-
-def available_bytes() -> int:
-    """Memory that can be had without swapping, from /proc/meminfo."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("/proc/meminfo has no MemAvailable")
 
 
 def check_memory(header: PlanHeader, dtype: str, available: int) -> None:

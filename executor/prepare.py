@@ -17,10 +17,11 @@ from hydraplan.executor.data import (
     generated_tokens,
     indexed_tokens,
 )
-from hydraplan.executor.memory import available_bytes, check_memory
+from hydraplan.executor.memory import check_memory
 from hydraplan.executor.valid import check_runnable, read_valid_batch
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import plan_digest
+from hydraplan.host import available_bytes
 from hydraplan.model import BatchPlan
 from hydraplan.planheader import PlanHeader
 

@@ -44,7 +44,10 @@ Gradients = dict[str, FloatArray]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `verify` says; errors are relative, `degrees` counts sequences by degree."""
+    """What `verify` says; errors are relative, to 1 where the reference is 0.
+
+    `degrees` counts sequences by degree.
+    """
 
     loss: float
     reference_loss: float
@@ -87,7 +90,7 @@ def verify(
     return Verdict(
         loss=loss,
         reference_loss=reference_loss,
-        loss_error=abs(loss - reference_loss) / abs(reference_loss),
+        loss_error=abs(loss - reference_loss) / (abs(reference_loss) or 1.0),
         max_gradient_error=errors[worst],
         worst_parameter=worst,
         limit=LIMITS[dtype],
@@ -158,11 +161,12 @@ def gradient_errors(gradients: Gradients, reference: Gradients) -> dict[str, flo
 
     A g0 that is zero but for rounding (`ZERO_SHARE`; queries and keys of one-token sequences
     have such gradients) has no direction to compare with; its error is taken relative to the
-    norm of the whole reference gradient. What is not finite counts as infinite.
+    norm of the whole reference gradient, or to 1 where all of that is zero. What is not finite
+    counts as infinite.
     """
     assert gradients.keys() == reference.keys(), gradients.keys() ^ reference.keys()
     norms = {name: float(np.linalg.norm(g0)) for name, g0 in reference.items()}
-    whole = math.hypot(*norms.values())
+    whole = math.hypot(*norms.values()) or 1.0
     errors = {}
     for name, g0 in reference.items():
         scale = norms[name] if norms[name] > ZERO_SHARE * whole else whole

@@ -11,7 +11,7 @@ are forked with torch imported; what they report travels as JSON through a pipe.
 import json
 import multiprocessing
 import os
-import sys
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,6 +25,7 @@ import torch.distributed as dist
 from hydraplan.errors import RunFailed
 from hydraplan.files.parquet import first_line
 from hydraplan.files.profilefile import Measurement
+from hydraplan.host import die_with
 from hydraplan.profiler.measure import MIN_REPEATS, cpu_timer, wants_more, with_times
 
 GROWTH = 4
@@ -50,7 +51,9 @@ def measure_links(budget_s: float) -> list[Measurement]:
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
         ranks = [
-            context.Process(target=_run_rank, args=(rank, store, budget_s, writer), daemon=True)
+            context.Process(
+                target=_run_rank, args=(rank, store, budget_s, writer, os.getpid()), daemon=True
+            )
             for rank in range(2)
         ]
         try:
@@ -74,10 +77,11 @@ def measure_links(budget_s: float) -> list[Measurement]:
     return [Measurement(**row) for row in answer["rows"]]
 
 
-def _run_rank(rank: int, store: Path, budget_s: float, writer: Connection) -> None:
-    """Body of one child: measure, and let rank 0 answer."""
-    loopback = "lo0" if sys.platform == "darwin" else "lo"
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+def _run_rank(rank: int, store: Path, budget_s: float, writer: Connection, parent: int) -> None:
+    """Body of one child: measure, and let rank 0 answer. An interrupt is the parent's to see."""
+    die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     try:
         dist.init_process_group(

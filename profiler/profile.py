@@ -13,9 +13,11 @@ from collections.abc import Callable
 
 import torch
 
-from hydraplan.config import Cluster, ModelShape
+from hydraplan.config import ACCUMULATOR_BYTES, Cluster, ModelShape
 from hydraplan.cost import CostFit
+from hydraplan.errors import Infeasible
 from hydraplan.files.profilefile import Measurement, ProfileHeader
+from hydraplan.host import GIB, available_bytes
 from hydraplan.kernels.attention import choose_kernel
 from hydraplan.profiler.analytic import link_fit
 from hydraplan.profiler.attention_points import attention_points
@@ -37,6 +39,9 @@ LINEAR_SHARE = 0.3
 REQUIRED_ATTENTION, REQUIRED_LINEAR = 12, 2
 """Points that are measured however slow the device: enough for the coefficients of the fit."""
 
+LAYER_COPIES = 3
+"""Weights, gradients and casts: llama-70b, 9.6 GiB by this, held 9.9 GiB at its most here."""
+
 DEVICES_PER_MACHINE = 1024
 """All processes of one machine share its memory, so no inner group ever leaves the node."""
 
@@ -45,8 +50,10 @@ def profile_cpu(model: ModelShape, budget_s: float, note: Note) -> Measured:
     """Measure `model` on this CPU, one thread a process, for about `budget_s` seconds.
 
     Raises:
+        Infeasible: One layer of the model does not fit the free memory.
         RunFailed: The processes of the link measurement did not come to an end.
     """
+    check_memory(model, available_bytes())
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -76,6 +83,21 @@ def profile_cpu(model: ModelShape, budget_s: float, note: Note) -> Measured:
         fit=fit,
     )
     return header, rows
+
+
+def check_memory(model: ModelShape, available: int) -> None:
+    """Refuse a model of which one layer cannot be timed in `available` bytes.
+
+    Raises:
+        Infeasible: Weights, their gradients and what the passes keep do not fit.
+    """
+    needed = LAYER_COPIES * model.layer_parameters * ACCUMULATOR_BYTES[model.dtype]
+    if needed > available:
+        raise Infeasible(
+            f"one layer of {model.name} needs {needed / GIB:.1f} GiB to be timed,"
+            f" {available / GIB:.1f} GiB are free",
+            "use --device analytic, or a machine with more memory",
+        )
 
 
 def profile_cuda(model: ModelShape, cluster: Cluster, budget_s: float, note: Note) -> Measured:

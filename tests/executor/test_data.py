@@ -129,3 +129,9 @@ def test_labels_are_counted_and_a_batch_without_any_is_an_error():
     assert count_labels(batch_rows([Place(1), Place(10), Place(0)]).placed(), 0) == 9
     with pytest.raises(InputError, match="batch 3 holds no token with a label"):
         count_labels(batch_rows([Place(1), Place(1)]).placed(), 3)
+
+
+@pytest.mark.parametrize("path", ["", "/", "..", "lengths.parquet", "d.idx.gz"])
+def test_data_that_is_neither_idx_nor_bin_is_refused_by_name(path):
+    with pytest.raises(InputError, match=r"neither \.idx nor \.bin"):
+        indexed_tokens(Path(path), plan_header(tiny_model(), 1, 1, 1))

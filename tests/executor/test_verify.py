@@ -181,3 +181,16 @@ def test_a_verdict_on_what_is_not_finite_is_no() -> None:
     assert not verdict.is_within
     assert not replace(verdict, max_gradient_error=0.0, loss_error=np.nan).is_within
     assert replace(verdict, max_gradient_error=0.0).is_within
+
+
+def test_a_vocabulary_of_one_id_has_loss_and_gradient_zero_and_passes(tmp_path):
+    model = tiny_model().model_copy(update={"vocab_size": 1})
+    path = write_test_plan(tmp_path / "x.plan", [[Place(9, 0, 2, 1)]], pp=1, ranks=2, model=model)
+    verdict = check(path, "float64")
+    assert (verdict.loss, verdict.loss_error, verdict.max_gradient_error) == (0.0, 0.0, 0.0)
+    assert verdict.is_within
+
+
+def test_errors_stand_as_they_are_where_the_whole_reference_is_zero():
+    found = gradient_errors({"a": np.array([0.0, 0.25])}, {"a": np.zeros(2)})
+    assert found == {"a": 0.25}

@@ -8,11 +8,12 @@ torch = pytest.importorskip("torch")
 
 from hydraplan.config import load_model  # noqa: E402
 from hydraplan.cost import CostModel  # noqa: E402
+from hydraplan.errors import Infeasible  # noqa: E402
 from hydraplan.files.profilefile import Measurement, read_profile, write_profile  # noqa: E402
 from hydraplan.kernels.attention import choose_kernel  # noqa: E402
 from hydraplan.profiler.attention_points import attention_flops, attention_points  # noqa: E402
 from hydraplan.profiler.fit import COMPONENTS, rows_of  # noqa: E402
-from hydraplan.profiler.profile import profile_cpu  # noqa: E402
+from hydraplan.profiler.profile import check_memory, profile_cpu  # noqa: E402
 from hydraplan.profiler.report import component_errors  # noqa: E402
 
 
@@ -62,3 +63,12 @@ def test_attention_flops_are_those_the_cost_model_charges() -> None:
     points = attention_points(load_model("tiny"), choose_kernel(cpu, torch.float32), cpu)
     forward, backward = min(points, key=lambda p: p.flops).prepare()
     assert backward.row.flops == 2.5 * forward.row.flops
+
+
+def test_a_model_of_which_one_layer_does_not_fit_is_refused_with_both_figures() -> None:
+    model = load_model("llama-70b")
+    layer = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672
+    needed = 3 * 4 * layer  # float32 weights and gradients, and casts
+    check_memory(model, needed)
+    with pytest.raises(Infeasible, match=r"llama-70b needs 9\.6 GiB to be timed, 9\.6 GiB are"):
+        check_memory(model, needed - 1)

@@ -1,0 +1,25 @@
+"""What this machine has left, and ties between its processes. Linux only."""
+
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+GIB = float(1 << 30)
+
+_PR_SET_PDEATHSIG = 1
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping, from /proc/meminfo."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("/proc/meminfo has no MemAvailable")
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process, a child of `parent`, as soon as `parent` has ended."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
