@@ -21,7 +21,7 @@ ACCUMULATOR_BYTES: dict[str, int] = {"float64": 8, "float32": 4, "bfloat16": 4, 
 # Far beyond any machine, and near enough that no product of them leaves float64 or int64.
 Count = Annotated[int, Field(ge=1, le=1 << 40)]
 MAX_RATE = 1e24
-Rate = Annotated[float, Field(ge=1.0, le=MAX_RATE)]
+Rate = Annotated[float, Field(ge=1e-6, le=MAX_RATE)]
 Seconds = Annotated[float, Field(ge=0.0, le=1e6)]
 Rows = Annotated[float, Field(ge=0.0, le=1e12)]
 
