@@ -7,6 +7,7 @@ footer says what ran: the plan in full, its digest, measured or simulated, seed 
 """
 
 import hashlib
+import math
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -21,7 +22,14 @@ from pydantic import PositiveInt
 
 from hydraplan.config import Config
 from hydraplan.errors import InputError
-from hydraplan.files.parquet import beside, column, open_parquet, read_footer, with_footer
+from hydraplan.files.parquet import (
+    beside,
+    column,
+    first_line,
+    open_parquet,
+    read_footer,
+    with_footer,
+)
 from hydraplan.files.planfile import Plan
 from hydraplan.metrics import shares
 from hydraplan.model import Op, Timeline
@@ -178,18 +186,29 @@ def recorder(path: Path) -> Iterator[Callable[[Step], None]]:
 
 
 def open_run(path: Path) -> Run:
-    """Open a run folder, finished or not."""
+    """Open a run folder, finished or not.
+
+    Raises:
+        InputError: It is none, or its steps are damaged or not numbers of a run.
+    """
     if not path.is_dir():
         raise InputError(f"run {path} is not a folder", "make one: hydraplan execute PLAN -o ...")
-    file = open_parquet(path / "steps.parquet", STEPS_SCHEMA)
-    header = read_footer(file, path / "steps.parquet", RunHeader)
-    return Run(path, header, file.read(use_threads=False).to_pylist())
+    steps_path = path / "steps.parquet"
+    file = open_parquet(steps_path, STEPS_SCHEMA)
+    header = read_footer(file, steps_path, RunHeader)
+    steps = _rows(file, steps_path).to_pylist()
+    for i, row in enumerate(steps):
+        finite = all(math.isfinite(v) for v in row.values() if v is not None)
+        counts = min(row["batch"], row["tokens"] - row["valid_tokens"], row["valid_tokens"])
+        if row["step"] != i or not finite or counts < 0 or row["iteration_s"] <= 0:
+            raise InputError(f"{steps_path}: row {i} is not what a finished step {i} leaves: {row}")
+    return Run(path, header, steps)
 
 
 def read_timeline(run: Run, step: int) -> Timeline:
     """Op times of one step, as the figures take them."""
     path = run.path / "ops.parquet"
-    table = open_parquet(path, OPS_SCHEMA).read(use_threads=False)
+    table = _rows(open_parquet(path, OPS_SCHEMA), path)
     rows = np.flatnonzero(column(table, "step") == step)
     if not len(rows):
         raise InputError(f"step {step} is not in {run.path}, it has {len(run.steps)} steps")
@@ -212,6 +231,15 @@ def read_timeline(run: Run, step: int) -> Timeline:
         syncs.append(float(columns["end_s"][sync].max() - columns["start_s"][sync].max()))
     start, end, busy = (tuple(stage[i] for stage in times) for i in range(3))
     return Timeline(tuple(schedule), start, end, busy, np.array(syncs))
+
+
+def _rows(file: pq.ParquetFile, path: Path) -> pa.Table:
+    try:
+        table = file.read(use_threads=False)
+        table.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is damaged: {first_line(error)}") from None
+    return table
 
 
 def _append(path: Path, rows: pa.Table) -> None:

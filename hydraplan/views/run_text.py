@@ -88,6 +88,8 @@ def run_rows(run: Run) -> list[list[object]]:
 
 def run_caption(run: Run) -> str:
     """Mean, its confidence interval and the rate, below the table."""
+    if not run.steps:
+        return "no finished step"
     figures = run_json(run)
     interval = figures["iteration_s_ci95"]
     margin = f" +- {interval:.2g}" if math.isfinite(interval) else ""

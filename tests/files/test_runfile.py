@@ -1,4 +1,6 @@
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hydraplan.errors import InputError, RunFailed
@@ -156,6 +158,38 @@ def test_what_is_not_a_run_or_not_in_it_is_refused(run, tmp_path):
         open_run(tmp_path / "y.run")
     with pytest.raises(InputError, match=r"step 5 is not in .*x\.run, it has 2 steps"):
         read_timeline(open_run(run), 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", 3),
+        ("batch", -1),
+        ("tokens", 7),
+        ("valid_tokens", -1),
+        ("loss", float("nan")),
+        ("iteration_s", 0.0),
+        ("iteration_s", float("inf")),
+        ("busy", float("nan")),
+    ],
+)
+def test_rows_that_no_run_leaves_are_refused_with_their_number(run, name, value):
+    table = pq.read_table(run / "steps.parquet")
+    rows = table.to_pylist()
+    rows[1][name] = value
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), run / "steps.parquet")
+    with pytest.raises(InputError, match=rf"steps\.parquet: row 1 .*'{name}': {value}"):
+        open_run(run)
+
+
+@pytest.mark.parametrize("name", ["steps", "ops"])
+def test_a_damaged_page_is_an_input_error_not_a_bug(run, name):
+    path = run / f"{name}.parquet"
+    raw = bytearray(path.read_bytes())
+    raw[4:24] = b"\xff" * 20
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match=rf"{name}\.parquet is damaged: "):
+        read_timeline(open_run(run), 0)
 
 
 def test_the_plan_digest_follows_the_plans_content(tmp_path):

@@ -39,3 +39,7 @@ def test_of_a_long_run_the_first_and_last_fifty_steps_are_shown_and_the_caption_
     else:
         assert numbers == list(range(count))
     assert f"{count} steps, 1 +- 0 s a step" in run_caption(run)
+
+
+def test_a_run_without_a_finished_step_says_so():
+    assert run_caption(Run(None, SimpleNamespace(mode="simulated"), [])) == "no finished step"
