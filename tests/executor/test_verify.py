@@ -68,7 +68,10 @@ def test_float64_agrees_with_one_process_to_1e_10(tmp_path, kv_heads):
     assert 3.0 < verdict.reference_loss < 7.0
 
 
-@pytest.mark.parametrize("kv_heads", [8, 2, 1])
+@pytest.mark.parametrize(
+    "kv_heads",
+    [pytest.param(8, marks=pytest.mark.slow), 2, pytest.param(1, marks=pytest.mark.slow)],
+)
 def test_float32_agrees_with_one_float64_process_to_2e_5(tmp_path, kv_heads):
     verdict = check(plan_of(tmp_path, MIXED, kv_heads), "float32")
     assert 1e-12 < verdict.max_gradient_error <= 2e-5
@@ -107,8 +110,9 @@ def test_microbatches_count_by_their_tokens_not_each_the_same(tmp_path):
 
 def test_another_sequences_content_does_not_move_a_sequences_loss(tmp_path):
     """bug_log B23: every one of three stages must keep packed sequences apart."""
-    places = [Place(12), Place(31), Place(20, 0, 2, 2), Place(28, 0, 2, 2)]
-    path = plan_of(tmp_path, places, pp=3, num_layers=3)
+    places = [Place(12), Place(31), Place(20, 0, 2, 1), Place(28, 0, 1, 2)]
+    model = tiny_model(8, 2, 3)
+    path = write_test_plan(tmp_path / "x.plan", [places], pp=3, ranks=2, model=model)
     job = prepare(path, [0], data=None, seed=0, dtype="float64", timeout_s=TIMEOUT_S)
     plain = generated_tokens(0, 64)
 
@@ -131,7 +135,7 @@ def test_another_sequences_content_does_not_move_a_sequences_loss(tmp_path):
             if measured is not None:
                 np.save(target, np.array(measured[1]))
 
-        run_workers(entry, 3, 4, TIMEOUT_S)
+        run_workers(entry, 3, 2, TIMEOUT_S)
         return float(np.load(target))
 
     original = losses("original", plain)
