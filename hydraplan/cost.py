@@ -15,6 +15,7 @@ the saturation n / (n + half_rows) and one fixed time a call are our choice of s
 publishes no formula.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -86,6 +87,16 @@ class CostFit(Config):
     fabric_p2p: LinkFit
     devices_per_node: Count
     segments_in_one_call: bool = Field(default=True)
+
+
+def _exchanges(
+    bucket: IntArray | None, num_sequences: int
+) -> tuple[IntArray | slice, Callable[[FloatArray], FloatArray]]:
+    """One sequence of every bucket, and the sum over each; every sequence its own if None."""
+    if bucket is None:
+        return slice(num_sequences), lambda values: values
+    first = np.unique(bucket, return_index=True)[1]
+    return first, lambda values: np.bincount(bucket, values, len(first)).astype(float)
 
 
 def causal_waste(rows: FloatArray, block_rows: float) -> FloatArray:
@@ -186,14 +197,7 @@ class CostModel:
         Returns:
             Shape (2, num_buckets); every member of a group takes the same time.
         """
-        if bucket is None:
-            bucket = np.arange(len(length_tokens), dtype=np.int64)
-        first = np.unique(bucket, return_index=True)[1]
-        count = len(first)
-
-        def summed(values: FloatArray) -> FloatArray:
-            total: FloatArray = np.bincount(bucket, values, count).astype(float)
-            return total
+        first, summed = _exchanges(bucket, len(length_tokens))
 
         u, r = ulysses_size.astype(float), ring_size.astype(float)
         degree = ulysses_size * ring_size
