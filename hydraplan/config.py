@@ -155,4 +155,4 @@ def validation_text(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"]) or "file"
     value = "" if isinstance(first["input"], dict) else f" (value {first['input']!r:.60})"
     more = "" if error.error_count() == 1 else f"; {error.error_count() - 1} more"
-    return f"{where}: {first['msg']}{value}{more}"
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}{value}{more}"

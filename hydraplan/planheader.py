@@ -6,16 +6,29 @@ simulated and shown without the profile and the lengths it was made from.
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from hydraplan.config import Cluster, Config, Count, ModelShape
 from hydraplan.cost import CostFit, CostModel, check_tensor_parallel
 from hydraplan.errors import InputError
 from hydraplan.layout import MAX_RANKS
 
+Engine = Literal["nested", "ring"]
+Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
+
+MAX_DIGITS = 18
+"""Digits of the longest number an option takes; it fits int64."""
+
 
 class PlanOptions(Config):
-    """What the user asked for; enough to make the same plan again."""
+    """What the user asked for; enough to make the same plan again.
+
+    `min_degree` is a power of two up to the pool, or the pool. `microbatch_multiple` divides
+    the number of microbatches. `max_groups` bounds the distinct rank sets of degree > 1.
+    `reorder` says how far a row may move from its place in the file (`reorder_window`).
+    `engine` "ring" knows no inner groups. `rank_speed` has a factor a lane, 1.0 nominal and 0.5
+    half as fast; None where all are nominal.
+    """
 
     pp: Count
     ranks: Annotated[int, Field(ge=1, le=MAX_RANKS)]
@@ -29,6 +42,63 @@ class PlanOptions(Config):
     microbatch_order: str
     on_overlong: Literal["error", "skip", "truncate"]
     seed: Annotated[int, Field(ge=0, lt=1 << 63)]
+    min_degree: Count = 1
+    microbatch_multiple: Count = 1
+    max_groups: Count | None = None
+    reorder: str = "batch"
+    engine: Engine = "nested"
+    rank_speed: tuple[Speed, ...] | None = None
+
+    @field_validator("min_degree")
+    @classmethod
+    def _legal_degree(cls, degree: int, info: ValidationInfo) -> int:
+        ranks = info.data.get("ranks", MAX_RANKS)
+        if degree != ranks and (degree > ranks or degree & (degree - 1)):
+            raise ValueError(f"neither a power of two up to ranks {ranks} nor {ranks}")
+        return degree
+
+    @field_validator("microbatch_multiple")
+    @classmethod
+    def _divides_microbatches(cls, multiple: int, info: ValidationInfo) -> int:
+        count = info.data.get("microbatches")
+        if count is not None and count % multiple:
+            raise ValueError(f"does not divide microbatches {count}")
+        return multiple
+
+    @field_validator("reorder")
+    @classmethod
+    def _known_reorder(cls, reorder: str) -> str:
+        reorder_window(reorder)
+        return reorder
+
+    @field_validator("rank_speed")
+    @classmethod
+    def _speed_of_every_lane(
+        cls, speed: tuple[float, ...] | None, info: ValidationInfo
+    ) -> tuple[float, ...] | None:
+        if speed is None:
+            return None
+        ranks = info.data.get("ranks", len(speed))
+        if len(speed) != ranks:
+            raise ValueError(f"{len(speed)} factors for {ranks} ranks")
+        return None if all(factor == 1.0 for factor in speed) else speed
+
+
+def reorder_window(reorder: str) -> int | None:
+    """Rows of the windows inside which rows may trade places; 1 for `none`, None for the batch.
+
+    Raises:
+        ValueError: `reorder` is neither `batch`, `none` nor `window:K` with K >= 1.
+    """
+    if reorder == "batch":
+        return None
+    if reorder == "none":
+        return 1
+    word, _, size = reorder.partition(":")
+    known = word == "window" and size.isascii() and size.isdigit() and len(size) <= MAX_DIGITS
+    if not known or int(size) == 0:
+        raise ValueError("neither batch, none nor window:K with K at least 1")
+    return int(size)
 
 
 class PlanHeader(Config):

@@ -23,6 +23,11 @@ def compare(
     pipeline: o.Pipeline = "1f1b",
     microbatches: o.Microbatches = "auto",
     on_overlong: o.OnOverlong = "error",
+    min_degree: o.MinDegree = 1,
+    microbatch_multiple: o.MicrobatchMultiple = 1,
+    max_groups: o.MaxGroups = None,
+    reorder: o.Reorder = "batch",
+    engine: o.Engine = "nested",
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
     json: o.Json = False,
@@ -56,6 +61,11 @@ def compare(
         microbatch_order=None,
         on_overlong=on_overlong,
         seed=seed,
+        min_degree=min_degree,
+        microbatch_multiple=microbatch_multiple,
+        max_groups=max_groups,
+        reorder=reorder,
+        engine=engine,
     )
     rows = list(rows_of(inputs.lengths, inputs.profile, inputs.options, inputs.num_batches, names))
     if json:

@@ -36,15 +36,30 @@ OnOverlong = Annotated[
     Literal["error", "skip", "truncate"],
     typer.Option("--on-overlong", help="What to do with a row that no degree can hold."),
 ]
+MinDegree = Annotated[
+    int, typer.Option("--min-degree", min=1, help="Lowest degree: a power of two, or all ranks.")
+]
+MicrobatchMultiple = Annotated[
+    int,
+    typer.Option("--microbatch-multiple", min=1, help="What the microbatches are a multiple of."),
+]
+MaxGroups = Annotated[
+    int | None,
+    typer.Option("--max-groups", min=1, help="Most distinct rank sets of degree above 1."),
+]
+Reorder = Annotated[
+    str, typer.Option("--reorder", help="How far rows may move: batch, window:K rows, none.")
+]
+Engine = Annotated[
+    Literal["nested", "ring"],
+    typer.Option("--engine", help="Attention of a group: Ulysses inside a ring, or a ring."),
+]
 Unit = Annotated[
     Literal["sequences", "documents"], typer.Option("--unit", help="What a row of an .idx is.")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of anything random.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
-
-MAX_DIGITS = 18
-"""Digits of the longest number an option takes; it fits int64."""
 
 
 class Inputs(NamedTuple):
@@ -74,6 +89,11 @@ def read_inputs(
     microbatch_order: str | None,
     on_overlong: Literal["error", "skip", "truncate"],
     seed: int,
+    min_degree: int,
+    microbatch_multiple: int,
+    max_groups: int | None,
+    reorder: str,
+    engine: Literal["nested", "ring"],
 ) -> Inputs:
     """Check the options that typer cannot, and read both input files."""
     from pydantic import ValidationError
@@ -105,6 +125,11 @@ def read_inputs(
             else microbatch_order,
             on_overlong=on_overlong,
             seed=seed,
+            min_degree=min_degree,
+            microbatch_multiple=microbatch_multiple,
+            max_groups=max_groups,
+            reorder=reorder,
+            engine=engine,
         )
     except ValidationError as error:
         raise InputError(f"option {validation_text(error)}") from None
@@ -115,6 +140,7 @@ def read_inputs(
 def _count(text: str, option: str, word: str) -> int | None:
     """A positive whole number, or None for the word that leaves it open."""
     from hydraplan.errors import InputError
+    from hydraplan.planheader import MAX_DIGITS
 
     if text == word:
         return None

@@ -27,6 +27,11 @@ def plan(
         typer.Option(help="as-built, long-first, sandwich or auto (default for hydra)."),
     ] = None,
     on_overlong: o.OnOverlong = "error",
+    min_degree: o.MinDegree = 1,
+    microbatch_multiple: o.MicrobatchMultiple = 1,
+    max_groups: o.MaxGroups = None,
+    reorder: o.Reorder = "batch",
+    engine: o.Engine = "nested",
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
     force: o.Force = False,
@@ -61,6 +66,11 @@ def plan(
         microbatch_order=microbatch_order,
         on_overlong=on_overlong,
         seed=seed,
+        min_degree=min_degree,
+        microbatch_multiple=microbatch_multiple,
+        max_groups=max_groups,
+        reorder=reorder,
+        engine=engine,
     )
     header, batches = make_plan(*inputs)
     with console.progress("planning", header.num_batches) as advance:

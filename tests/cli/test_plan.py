@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hydraplan.cli.app import run
+from hydraplan.errors import InputError
 from hydraplan.metrics import FIGURES
+from hydraplan.planheader import PlanOptions
 
 BUNDLED = str(resources.files("hydraplan") / "data" / "lengths_cpython_stdlib.parquet")
 SHAPE = ["--pp", "2", "--ranks", "8", "--max-tokens-per-rank", "8192", "--batch-sequences", "64"]
@@ -94,6 +96,32 @@ def test_validate_says_yes_with_0_and_no_with_1_and_the_row(
         out, err = capsys.readouterr()
         assert out == ""
         assert "is not valid: batch 1: sequence " in err
+
+
+@pytest.mark.parametrize("command", ["plan", "compare"])
+def test_flag_environment_and_file_all_reach_the_request(
+    command: str, profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def spy(_lengths: object, _profile: object, asked: PlanOptions, *_: object) -> None:
+        seen.append(asked)
+        raise InputError("stop")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hydraplan.planner.plan.plan", spy)
+    monkeypatch.setattr("hydraplan.planner.compare.compare", spy)
+    Path("hydraplan.toml").write_text(
+        f'[{command}]\nmicrobatch-multiple = 4\nreorder = "none"\nengine = "nested"\n'
+    )
+    monkeypatch.setenv(f"HYDRAPLAN_{command.upper()}_REORDER", "window:128")
+    monkeypatch.setenv(f"HYDRAPLAN_{command.upper()}_MAX_GROUPS", "7")
+    output = ["-o", "a.plan"] if command == "plan" else []
+    flags = ["--min-degree", "2", "--engine", "ring"]
+    assert run([command, BUNDLED, "--profile", profile, *SHAPE, *flags, *output]) == 2
+    (o,) = seen
+    assert (o.min_degree, o.microbatch_multiple, o.max_groups) == (2, 4, 7)
+    assert (o.reorder, o.engine, o.rank_speed) == ("window:128", "ring", None)
 
 
 def test_compare_shows_baselines_in_every_order_and_hydra_in_its_own(
@@ -194,6 +222,14 @@ def write(path: Path, content: str | bytes) -> str:
         ("5\n", ["--batch-sequences", str(10**30)], 2, "batch_sequences"),
         ("5\n", ["--seed", str(2**63)], 2, "seed"),
         ("5\n", ["--pp", str(10**30)], 2, "pp"),
+        ("5\n", ["--min-degree", "3"], 2, "min_degree: neither a power of two up to ranks 8"),
+        ("5\n", ["--min-degree", "16"], 2, "min_degree: neither a power of two up to ranks 8"),
+        ("5\n", ["--min-degree", "0"], 2, "--min-degree"),
+        ("5\n", ["--microbatches", "6", "--microbatch-multiple", "4"], 2, "microbatches 6"),
+        ("5\n", ["--microbatch-multiple", str(10**30)], 2, "microbatch_multiple"),
+        ("5\n", ["--max-groups", "0"], 2, "--max-groups"),
+        ("5\n", ["--reorder", "window:0"], 2, "reorder: neither batch, none nor window:K"),
+        ("5\n", ["--engine", "tree"], 2, "--engine"),
         ("5\n", ["--microbatches", str(10**12)], 2, "slots, beyond 16777216"),
         ("5\n", ["--microbatches", "1" * 5000], 2, "has 5000 digits"),
         ("5\n", ["--num-batches", str(10**17)], 2, "--num-batches asks 1"),
