@@ -18,6 +18,7 @@ publishes no formula.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat
@@ -34,7 +35,7 @@ from hydraplan.config import (
     Seconds,
 )
 from hydraplan.errors import InputError
-from hydraplan.layout import legal_ulysses
+from hydraplan.layout import legal_degrees, legal_ulysses
 from hydraplan.model import FloatArray, IntArray, Sequences
 
 BACKWARD_FLOPS_RATIO = 2.5
@@ -134,7 +135,9 @@ class CostModel:
     """Coefficients applied to one model cut into stages.
 
     `layers[stage][chunk]` counts decoder layers; the first chunk of stage 0 adds the
-    embedding, the last chunk of the last stage the final norm, head and loss.
+    embedding, the last chunk of the last stage the final norm, head and loss. Engine "ring"
+    knows no inner groups. `rank_speed` has a factor a lane, None where all are nominal; all
+    seconds here are those of a nominal rank; `slots` multiplies those of a lane by `slow`.
     """
 
     fit: CostFit
@@ -143,6 +146,8 @@ class CostModel:
     pp: int
     ranks: int
     layers: tuple[tuple[int, ...], ...]
+    engine: Literal["nested", "ring"] = "nested"
+    rank_speed: tuple[float, ...] | None = None
 
     @cached_property
     def num_heads(self) -> int:
@@ -155,18 +160,29 @@ class CostModel:
         return max(1, self.model.num_kv_heads // self.tp)
 
     @cached_property
-    def node_ranks(self) -> int:
-        """Largest power of two of ranks whose aligned blocks never straddle two nodes.
+    def slow(self) -> FloatArray:
+        """What an op takes on each lane over what it takes on a nominal one, shape (ranks,)."""
+        return np.ones(self.ranks) if self.rank_speed is None else 1 / np.array(self.rank_speed)
 
-        Blocks start at multiples of their size inside a pool, pools at multiples of R * tp
-        devices; so the size has to divide both the node and, with several stages, the pool.
-        """
+    @cached_property
+    def node_ranks(self) -> int:
+        """Largest power of two of ranks whose aligned blocks, halves included, stay in a node."""
         size = 1
-        while self.fit.devices_per_node % (2 * size * self.tp) == 0 and (
-            self.pp == 1 or self.ranks % (2 * size) == 0
-        ):
+        while 2 * size <= self.ranks and self._stay_inside(self.fit.devices_per_node, 2 * size):
             size *= 2
         return size
+
+    def _stay_inside(self, devices: int, degree: int) -> bool:
+        """Whether no aligned block of `degree` ranks of any stage lies in two runs of `devices`.
+
+        Blocks start at multiples of their size inside a pool, pools at multiples of
+        ranks * tp devices, nodes and pods at multiples of their own size.
+        """
+        size = degree * self.tp
+        pools = np.arange(self.pp, dtype=np.int64) * self.ranks * self.tp
+        blocks = np.arange(self.ranks // degree, dtype=np.int64) * size
+        first = np.add.outer(np.unique(pools % devices), np.unique(blocks % devices)) % devices
+        return bool((first + size <= devices).all())
 
     @cached_property
     def element_bytes(self) -> int:
@@ -174,8 +190,11 @@ class CostModel:
         return DTYPE_BYTES[self.model.dtype]
 
     def shapes(self, degree: int) -> list[tuple[int, int]]:
-        """Legal (ulysses_size, ring_size) of a degree: inner groups stay inside a node."""
-        limit = min(degree, self.node_ranks)
+        """Legal (ulysses_size, ring_size) of a degree: inner groups stay inside a node.
+
+        An inner group starts at a multiple of its size, so it has to divide the degree.
+        """
+        limit = 1 if self.engine == "ring" else min(degree, self.node_ranks)
         sizes = legal_ulysses(self.num_heads, self.num_kv_heads, limit)
         return [(u, degree // u) for u in sizes if degree % u == 0]
 
@@ -209,8 +228,7 @@ class CostModel:
         if not self.fit.segments_in_one_call:
             calls = summed(np.ones(len(length)))
         all_to_all_s = self._all_to_all_s(rows, u[first])
-        in_node = degree[first] <= self.node_ranks
-        hop_forward, hop_backward, hop_home = self._hops_s(rows, u[first], in_node)
+        hop_forward, hop_backward, hop_home = self._hops_s(rows, u[first], degree[first])
         hops = r[first] - 1
         times = []
         for rate, ratio, hop, home in (
@@ -233,18 +251,30 @@ class CostModel:
         return np.where(u > 1, seconds, 0.0)
 
     def _hops_s(
-        self, rows: FloatArray, u: FloatArray, in_node: "np.ndarray[tuple[int], np.dtype[np.bool]]"
+        self, rows: FloatArray, u: FloatArray, degree: IntArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """One ring hop forward, one backward (keys, values and their gradients), the one home."""
         accumulator = ACCUMULATOR_BYTES[self.model.dtype]
         elements = 2 * rows * self.model.head_dim * np.maximum(self.num_kv_heads, u)
-        node, fabric = self.fit.node_p2p, self.fit.fabric_p2p
-        per_s = np.where(in_node, node.bytes_per_s, fabric.bytes_per_s)
-        latency = np.where(in_node, node.latency_s, fabric.latency_s)
+        per_s, latency = self._hop_links[:, np.searchsorted(legal_degrees(self.ranks), degree)]
         forward = elements * self.element_bytes / per_s + latency
         backward = elements * (self.element_bytes + accumulator) / per_s + latency
         home = elements * accumulator / per_s + latency
         return forward, backward, home
+
+    @cached_property
+    def _hop_links(self) -> FloatArray:
+        """Rate (bytes/s) and latency (s) of the ring hops of each level's groups, (2, levels).
+
+        Members hop together, so the slowest pair of any group of that degree counts.
+        """
+        links = [self._link_within(int(degree)) for degree in legal_degrees(self.ranks)]
+        return np.array([[x.bytes_per_s for x in links], [x.latency_s for x in links]])
+
+    def _link_within(self, degree: int) -> LinkFit:
+        """Point-to-point link between the members of an aligned block of `degree` ranks."""
+        inside = self._stay_inside(self.fit.devices_per_node, degree)
+        return self.fit.node_p2p if inside else self.fit.fabric_p2p
 
     @cached_property
     def row_s(self) -> FloatArray:
@@ -269,7 +299,13 @@ class CostModel:
         """Gather and scatter of one row around attention and MLP, sequence parallelism on."""
         share = (self.tp - 1) / self.tp
         moved = 4 * share * self.model.hidden_size * self.element_bytes
-        return moved / self.fit.node_all_to_all.bytes_per_s
+        return moved / self._tensor_parallel_link.bytes_per_s
+
+    @property
+    def _tensor_parallel_link(self) -> LinkFit:
+        """Link between the devices of a rank, of the fabric if some rank lies on two nodes."""
+        inside = self._stay_inside(self.fit.devices_per_node, 1)
+        return self.fit.node_all_to_all if inside else self.fit.fabric_all_to_all
 
     @cached_property
     def call_s(self) -> FloatArray:
@@ -280,7 +316,7 @@ class CostModel:
             per_layer[FORWARD] += self.fit.attention_forward.call_s
             per_layer[INPUT_GRADIENT] += self.fit.attention_backward.call_s
         if self.tp > 1:
-            per_layer[:2] += 4 * self.fit.node_all_to_all.latency_s
+            per_layer[:2] += 4 * self._tensor_parallel_link.latency_s
         fixed: FloatArray = per_layer[:, None, None] * np.array(self.layers, float)[None]
         fixed[:, -1, -1] += [fit.call_s for fit in fits]
         return fixed
@@ -338,13 +374,10 @@ class CostModel:
         result: FloatArray = self.tp * self.model.num_layers * row_elements * (inner + hops)
         return result
 
-    def _link(self, devices: int) -> LinkFit:
-        """Point-to-point link between devices that lie within `devices` of each other."""
-        return self.fit.node_p2p if devices <= self.fit.devices_per_node else self.fit.fabric_p2p
-
     def boundary_s(self, rows: FloatArray) -> FloatArray:
-        """Seconds to hand `rows` rows of activations to the next stage."""
-        link = self._link(self.tp * self.ranks * self.pp)
+        """Seconds to hand `rows` rows of activations to the next stage, over the slowest link."""
+        inside = self.tp * self.ranks * self.pp <= self.fit.devices_per_node
+        link = self.fit.node_p2p if inside else self.fit.fabric_p2p
         moved = rows * self.model.hidden_size * self.element_bytes / self.tp
         result: FloatArray = link.latency_s + moved / link.bytes_per_s
         return result
@@ -358,7 +391,7 @@ class CostModel:
         """
         if self.ranks == 1:
             return np.zeros(self.pp)
-        link = self._link(self.tp * self.ranks)
+        link = self._link_within(self.ranks)
         parameters = np.array(self.layers, float).sum(axis=1) * self.model.layer_parameters
         parameters[0] += self.model.vocab_size * self.model.hidden_size
         parameters[-1] += self.model.vocab_size * self.model.hidden_size

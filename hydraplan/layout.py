@@ -96,6 +96,17 @@ def expand(degree: IntArray) -> tuple[IntArray, IntArray]:
     return sequence, np.arange(len(sequence), dtype=np.int64) - starts
 
 
+def legal_degrees(num_ranks: int) -> IntArray:
+    """Degrees of a pool, ascending: the powers of two that fit, and the whole pool.
+
+    Their index is called level: level k is degree min(2**k, num_ranks), an aligned block, or
+    all ranks.
+    """
+    levels = (num_ranks - 1).bit_length() + 1
+    result: IntArray = np.minimum(1 << np.arange(levels, dtype=np.int64), num_ranks)
+    return result
+
+
 def legal_ulysses(num_heads: int, num_kv_heads: int, limit: int) -> list[int]:
     """Powers of two up to `limit` into which the heads of a rank can be divided, ascending.
 

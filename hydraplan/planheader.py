@@ -13,7 +13,6 @@ from hydraplan.cost import CostFit, CostModel, check_tensor_parallel
 from hydraplan.errors import InputError
 from hydraplan.layout import MAX_RANKS
 
-Engine = Literal["nested", "ring"]
 Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
 
 MAX_DIGITS = 18
@@ -46,7 +45,7 @@ class PlanOptions(Config):
     microbatch_multiple: Count = 1
     max_groups: Count | None = None
     reorder: str = "batch"
-    engine: Engine = "nested"
+    engine: Literal["nested", "ring"] = "nested"
     rank_speed: tuple[Speed, ...] | None = None
 
     @field_validator("min_degree")
@@ -142,4 +141,6 @@ class PlanHeader(Config):
     def cost_model(self) -> CostModel:
         """The cost model this plan was made with."""
         o = self.options
-        return CostModel(self.fit, self.model, o.tp, o.pp, o.ranks, self.layers)
+        return CostModel(
+            self.fit, self.model, o.tp, o.pp, o.ranks, self.layers, o.engine, o.rank_speed
+        )

@@ -1,13 +1,15 @@
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydraplan.config import load_model
-from hydraplan.cost import CostModel, check_tensor_parallel, split_layers
+from hydraplan.config import MAX_RATE, load_model
+from hydraplan.cost import CostModel, LinkFit, check_tensor_parallel, split_layers
 from hydraplan.errors import InputError
+from hydraplan.layout import legal_degrees
 from tests.builders import Place, placed_sequences
 from tests.planner.cases import cost_model
 
@@ -119,29 +121,121 @@ def test_inner_groups_stay_inside_a_node_and_divide_the_heads() -> None:
     assert cost_model(ranks=64, tp=4).shapes(4) == [(1, 4), (2, 2)]
 
 
+def on_nodes_of(node: int, ranks: int, pp: int = 1, tp: int = 1, heads: int = 64) -> CostModel:
+    base = cost_model(ranks=ranks, pp=pp, tp=tp)
+    return replace(
+        base,
+        fit=base.fit.model_copy(update={"devices_per_node": node}),
+        model=base.model.model_copy(update={"num_heads": heads, "num_kv_heads": heads}),
+    )
+
+
 @pytest.mark.parametrize(
     ("ranks", "pp", "tp", "node", "wanted"),
     [
         (64, 4, 1, 8, 8),
         (12, 1, 1, 8, 8),
         (12, 4, 1, 8, 4),  # stage 1 starts at device 12, a block of 8 would straddle nodes
+        (12, 4, 1, 72, 8),
         (6, 2, 1, 8, 2),
+        (6, 2, 1, 12, 4),  # ranks 4 and 5 belong to no block of 4
         (64, 4, 1, 6, 2),
+        (4, 1, 1, 6, 4),  # too small a pool to reach the next node
         (64, 4, 2, 8, 4),
         (64, 4, 8, 8, 1),
-        (3, 2, 1, 8, 1),
+        (3, 2, 1, 8, 2),
+        (3, 6, 1, 8, 1),  # stage 5 starts at device 15, the last of its node
+        (96, 8, 1, 72, 8),
+        (352, 8, 4, 8, 2),
+        (352, 8, 1, 4, 4),
     ],
 )
-def test_inner_groups_never_straddle_two_nodes(
+def test_node_blocks_are_as_large_as_pool_and_node_allow(
     ranks: int, pp: int, tp: int, node: int, wanted: int
 ) -> None:
-    base = cost_model(ranks=ranks, pp=pp, tp=tp)
-    cost = replace(base, fit=base.fit.model_copy(update={"devices_per_node": node}))
-    assert cost.node_ranks == wanted
-    for first in range(0, ranks - wanted + 1, wanted):
-        for stage in range(pp):
-            devices = [(stage * ranks + first) * tp, (stage * ranks + first + wanted) * tp - 1]
-            assert devices[0] // node == devices[1] // node
+    assert on_nodes_of(node, ranks, pp, tp).node_ranks == wanted
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6, 12, 24, 64, 96, 352])
+@pytest.mark.parametrize("node", [4, 6, 8, 72])
+def test_inner_groups_never_straddle_two_nodes(ranks: int, node: int) -> None:
+    for pp, tp in product((1, 3, 8), (1, 2, 4)):
+        cost = on_nodes_of(node, ranks, pp, tp)
+        for degree in legal_degrees(ranks).tolist():
+            shapes = cost.shapes(degree)
+            assert shapes[0] == (1, degree)
+            assert all(u * r == degree for u, r in shapes)
+            for stage, (u, _) in product(range(pp), shapes[1:]):
+                first = (stage * ranks + np.arange(0, ranks - u + 1, u)) * tp
+                assert (first // node == (first + u * tp - 1) // node).all()
+
+
+def latency_only(latency_s: float) -> LinkFit:
+    return LinkFit(bytes_per_s=MAX_RATE, latency_s=latency_s)
+
+
+def crosses(cost: CostModel, degree: int) -> bool:
+    """Whether some aligned group of a degree has members on two nodes, device by device."""
+    node = cost.fit.devices_per_node
+    for stage in range(cost.pp):
+        for first in range(0, cost.ranks - degree + 1, degree):
+            lane = [(stage * cost.ranks + first) * cost.tp + i for i in range(degree * cost.tp)]
+            if len({device // node for device in lane}) > 1:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 6, 12, 24, 64])
+@pytest.mark.parametrize("node", [4, 6, 8, 72])
+def test_hops_run_at_node_speed_only_where_every_group_stays_in_a_node(
+    ranks: int, node: int
+) -> None:
+    for pp, tp in ((1, 1), (3, 1), (4, 2)):
+        base = on_nodes_of(node, ranks, pp, tp)
+        links = {"node_p2p": latency_only(10.0), "fabric_p2p": latency_only(1000.0)}
+        cost = replace(base, fit=base.fit.model_copy(update=links), engine="ring")
+        for degree in legal_degrees(ranks).tolist()[1:]:
+            forward = cost.attention_s(*arrays(4096, 1, degree))[0, 0]
+            hop_s = 1000.0 if crosses(cost, degree) else 10.0
+            assert forward == pytest.approx((degree - 1) * hop_s, rel=0.05)
+        pool_s = 1000.0 if crosses(cost, ranks) else 10.0
+        assert cost.grad_sync_s[0] == pytest.approx(2 * (ranks - 1) * pool_s)
+
+
+def test_legal_degrees_are_the_powers_of_two_that_fit_and_the_whole_pool() -> None:
+    found = [legal_degrees(ranks).tolist() for ranks in (1, 2, 6, 8, 24)]
+    assert found == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8], [1, 2, 4, 8, 16, 24]]
+    assert legal_degrees(352).tolist()[-2:] == [256, 352]
+
+
+def test_the_whole_pool_is_a_degree_with_the_inner_sizes_that_divide_it() -> None:
+    assert cost_model(ranks=6).shapes(6) == [(1, 6), (2, 3)]
+    assert cost_model(ranks=12).shapes(12) == [(1, 12), (2, 6), (4, 3)]
+    assert cost_model(ranks=24).shapes(24) == [(1, 24), (2, 12), (4, 6), (8, 3)]
+    assert cost_model(ranks=7).shapes(7) == [(1, 7)]
+    assert cost_model(ranks=352, pp=8, tp=4).shapes(352) == [(1, 352), (2, 176)]
+
+
+def test_a_plain_ring_has_no_inner_groups() -> None:
+    cost = replace(cost_model(ranks=24), engine="ring")
+    assert [cost.shapes(d) for d in (1, 8, 24)] == [[(1, 1)], [(1, 8)], [(1, 24)]]
+
+
+def test_a_slow_lane_takes_longer_by_the_inverse_of_its_speed() -> None:
+    assert cost_model(ranks=3).slow.tolist() == [1, 1, 1]
+    cost = replace(cost_model(ranks=3), rank_speed=(1.0, 0.5, 2.0))
+    assert cost.slow.tolist() == [1, 2, 0.5]
+
+
+def test_a_rank_on_two_nodes_pays_the_fabric_for_its_tensor_parallelism() -> None:
+    whole, split = on_nodes_of(8, 4, tp=4), on_nodes_of(6, 4, tp=4)
+    layers, moved = 32, 4 * (3 / 4) * 4096 * 2
+    for op in (0, 1):
+        extra = split.row_s[op].sum() - whole.row_s[op].sum()
+        assert extra == pytest.approx(layers * moved * (1 / 45e9 - 1 / 300e9))
+        waits = split.call_s[op].sum() - whole.call_s[op].sum()
+        assert waits == pytest.approx(layers * 4 * (25e-6 - 15e-6))
+    assert (split.row_s[2] == whole.row_s[2]).all()
 
 
 @pytest.mark.parametrize("tp", [2, 4, 8])

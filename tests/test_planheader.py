@@ -69,6 +69,14 @@ def test_legal_lowest_degrees_are_powers_of_two_and_the_pool() -> None:
     assert [options(ranks=6, min_degree=d).min_degree for d in (1, 2, 4, 6)] == [1, 2, 4, 6]
 
 
+def test_the_cost_model_of_a_plan_has_its_engine_and_speeds() -> None:
+    header = plan_header(tiny_model(), 1, 2, 1)
+    asked = header.options.model_copy(update={"engine": "ring", "rank_speed": (1.0, 0.5)})
+    cost = header.model_copy(update={"options": asked}).cost_model()
+    assert cost.shapes(2) == [(1, 2)]
+    assert cost.slow.tolist() == [1, 2]
+
+
 def test_speeds_that_are_all_nominal_are_none() -> None:
     assert options(rank_speed=(1.0,) * 8).rank_speed is None
     assert options(rank_speed=(0.5,) * 8).rank_speed == (0.5,) * 8
