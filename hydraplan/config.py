@@ -70,7 +70,11 @@ class Tier(Config):
 
 
 class Cluster(Config):
-    """Rates of one device and of the links between devices; every figure per device."""
+    """Rates of one device and of the links between devices; every figure per device.
+
+    `node` links devices of one node, `fabric` those of one pod, `pod` those of two pods. Without
+    `pod` the fabric links all.
+    """
 
     name: str = "custom"
     devices_per_node: Count
@@ -85,6 +89,26 @@ class Cluster(Config):
     layer_call_s: Seconds
     node: Tier
     fabric: Tier
+    devices_per_pod: Count | None = None
+    pod: Tier | None = None
+
+    @model_validator(mode="after")
+    def _pods_hold_nodes(self) -> Self:
+        check_pods(self.devices_per_node, self.devices_per_pod, self.pod)
+        return self
+
+
+def check_pods(devices_per_node: int, devices_per_pod: int | None, link: object) -> None:
+    """Raise ValueError unless pods are whole nodes with a link between them, or there are none."""
+    if devices_per_pod is None and link is None:
+        return
+    if devices_per_pod is None or link is None:
+        raise ValueError("devices_per_pod and the link between pods go together, one is missing")
+    if devices_per_pod % devices_per_node:
+        raise ValueError(
+            f"devices_per_pod {devices_per_pod} is not a multiple of devices_per_node"
+            f" {devices_per_node}"
+        )
 
 
 UNSUPPORTED = {

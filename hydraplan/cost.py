@@ -18,10 +18,10 @@ publishes no formula.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, model_validator
 
 from hydraplan.config import (
     ACCUMULATOR_BYTES,
@@ -33,6 +33,7 @@ from hydraplan.config import (
     Rate,
     Rows,
     Seconds,
+    check_pods,
 )
 from hydraplan.errors import InputError
 from hydraplan.layout import legal_degrees, legal_ulysses
@@ -72,7 +73,8 @@ class CostFit(Config):
 
     `linear_*` are one decoder layer's matrices together with all element-wise work, per
     microbatch. `segments_in_one_call` tells whether the kernel takes all packed sequences in
-    one call (CUDA varlen) or one call each (CPU). `relative_error` is the median of
+    one call (CUDA varlen) or one call each (CPU). `pod_p2p` links devices in different pods,
+    where the fabric has such a third tier. `relative_error` is the median of
     |fit - measured| / measured over the points fitted on, 0 if analytic.
     """
 
@@ -88,6 +90,13 @@ class CostFit(Config):
     fabric_p2p: LinkFit
     devices_per_node: Count
     segments_in_one_call: bool = Field(default=True)
+    pod_p2p: LinkFit | None = None
+    devices_per_pod: Count | None = None
+
+    @model_validator(mode="after")
+    def _pods_hold_nodes(self) -> Self:
+        check_pods(self.devices_per_node, self.devices_per_pod, self.pod_p2p)
+        return self
 
 
 def _exchanges(
@@ -273,8 +282,16 @@ class CostModel:
 
     def _link_within(self, degree: int) -> LinkFit:
         """Point-to-point link between the members of an aligned block of `degree` ranks."""
-        inside = self._stay_inside(self.fit.devices_per_node, degree)
-        return self.fit.node_p2p if inside else self.fit.fabric_p2p
+        return self._link(lambda devices: self._stay_inside(devices, degree))
+
+    def _link(self, fits_in: Callable[[int], bool]) -> LinkFit:
+        """Point-to-point link of those that `fits_in` a node, or a pod, of so many devices."""
+        fit = self.fit
+        if fits_in(fit.devices_per_node):
+            return fit.node_p2p
+        if fit.pod_p2p is None or fit.devices_per_pod is None or fits_in(fit.devices_per_pod):
+            return fit.fabric_p2p
+        return fit.pod_p2p
 
     @cached_property
     def row_s(self) -> FloatArray:
@@ -339,6 +356,7 @@ class CostModel:
                     "node_all_to_all": fit.node_all_to_all.model_copy(update={"latency_s": 0.0}),
                     "node_p2p": free,
                     "fabric_p2p": free,
+                    "pod_p2p": None if fit.pod_p2p is None else free,
                 }
             ),
         )
@@ -376,8 +394,7 @@ class CostModel:
 
     def boundary_s(self, rows: FloatArray) -> FloatArray:
         """Seconds to hand `rows` rows of activations to the next stage, over the slowest link."""
-        inside = self.tp * self.ranks * self.pp <= self.fit.devices_per_node
-        link = self.fit.node_p2p if inside else self.fit.fabric_p2p
+        link = self._link(lambda devices: self.tp * self.ranks * self.pp <= devices)
         moved = rows * self.model.hidden_size * self.element_bytes / self.tp
         result: FloatArray = link.latency_s + moved / link.bytes_per_s
         return result

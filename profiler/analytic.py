@@ -23,33 +23,41 @@ def analytic_fit(cluster: Cluster) -> CostFit:
     Source: our choice. CUDA varlen kernels take all packed sequences in one call.
     """
     linear = RateFit(call_s=cluster.layer_call_s, flops_per_s=cluster.linear_flops_per_s)
-    node, fabric = link_fit(cluster.node), link_fit(cluster.fabric)
-    return CostFit(
-        attention_forward=RateFit(
+    fields: dict[str, object] = {
+        "attention_forward": RateFit(
             call_s=cluster.attention_call_s,
             flops_per_s=cluster.attention_forward_flops_per_s,
             half_rows=cluster.attention_forward_half_rows,
         ),
-        attention_backward=RateFit(
+        "attention_backward": RateFit(
             call_s=cluster.attention_call_s,
             flops_per_s=cluster.attention_backward_flops_per_s,
             half_rows=cluster.attention_backward_half_rows,
         ),
-        linear_forward=linear,
-        linear_input=linear,
-        linear_weight=linear,
-        memory_bytes_per_s=cluster.memory_bytes_per_s,
-        node_all_to_all=node,
-        node_p2p=node,
-        fabric_all_to_all=fabric,
-        fabric_p2p=fabric,
-        devices_per_node=cluster.devices_per_node,
-        segments_in_one_call=True,
-    )
+        "linear_forward": linear,
+        "linear_input": linear,
+        "linear_weight": linear,
+        "memory_bytes_per_s": cluster.memory_bytes_per_s,
+        "segments_in_one_call": True,
+    }
+    return CostFit.model_validate(fields | link_fits(cluster))
 
 
-def link_fit(tier: Tier) -> LinkFit:
-    """One network tier as a fitted link."""
+def link_fits(cluster: Cluster) -> dict[str, object]:
+    """What the `CostFit` of a cluster says of its links, by field."""
+    node, fabric = _link_fit(cluster.node), _link_fit(cluster.fabric)
+    return {
+        "node_all_to_all": node,
+        "node_p2p": node,
+        "fabric_all_to_all": fabric,
+        "fabric_p2p": fabric,
+        "pod_p2p": None if cluster.pod is None else _link_fit(cluster.pod),
+        "devices_per_node": cluster.devices_per_node,
+        "devices_per_pod": cluster.devices_per_pod,
+    }
+
+
+def _link_fit(tier: Tier) -> LinkFit:
     return LinkFit(bytes_per_s=tier.bytes_per_s, latency_s=tier.latency_s)
 
 

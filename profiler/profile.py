@@ -19,7 +19,7 @@ from hydraplan.errors import Infeasible
 from hydraplan.files.profilefile import Measurement, ProfileHeader
 from hydraplan.host import GIB, available_bytes
 from hydraplan.kernels.attention import choose_kernel
-from hydraplan.profiler.analytic import link_fit
+from hydraplan.profiler.analytic import link_fits
 from hydraplan.profiler.attention_points import attention_points
 from hydraplan.profiler.fit import fit_component
 from hydraplan.profiler.linear_points import linear_points
@@ -104,13 +104,8 @@ def profile_cuda(model: ModelShape, cluster: Cluster, budget_s: float, note: Not
     """Measure `model` on the current CUDA device; links and node size come from `cluster`."""
     note(f"measuring for about {budget_s:g} s; links are taken from {cluster.name}, not measured")
     rows, segments_in_one_call = _device_rows(model, cuda_device(), budget_s, budget_s, note)
-    node, fabric = link_fit(cluster.node), link_fit(cluster.fabric)
     fit = CostFit.model_validate(
-        _device_fits(rows)
-        | {"node_all_to_all": node, "node_p2p": node}
-        | {"fabric_all_to_all": fabric, "fabric_p2p": fabric}
-        | {"devices_per_node": cluster.devices_per_node}
-        | {"segments_in_one_call": segments_in_one_call}
+        _device_fits(rows) | {"segments_in_one_call": segments_in_one_call} | link_fits(cluster)
     )
     name = torch.cuda.get_device_name()
     header = ProfileHeader(

@@ -50,7 +50,8 @@ def as_text(header: ProfileHeader, errors: Sequence[ComponentError]) -> str:
         )
         coefficient = _coefficient(getattr(header.fit, error.name))
         lines.append(f"{error.name:<20}{error.num_points:>7}{shown}  {coefficient}")
-    for name in ("fabric_all_to_all", "fabric_p2p"):
+    pod = () if header.fit.pod_p2p is None else ("pod_p2p",)
+    for name in ("fabric_all_to_all", "fabric_p2p", *pod):
         coefficient = _coefficient(getattr(header.fit, name))
         source = "as node" if header.mode == "measured" else "-"
         lines.append(f"{name:<20}{0:>7}{source:>9}{'-':>9}  {coefficient}")

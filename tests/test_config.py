@@ -1,3 +1,4 @@
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,28 @@ def test_a_wrong_key_or_value_is_named(line: str, said: str, tmp_path: Path) -> 
     path.write_text(TINY + line + "\n")
     with pytest.raises(InputError, match=said):
         load_model(str(path))
+
+
+@pytest.mark.parametrize(
+    ("pods", "tier", "said"),
+    [
+        ("devices_per_pod = 64", "", "go together, one is missing"),
+        ("", "[pod]\nbytes_per_s = 1e9\nlatency_s = 0.0", "go together, one is missing"),
+        (
+            "devices_per_pod = 12",
+            "[pod]\nbytes_per_s = 1e9\nlatency_s = 0.0",
+            "devices_per_pod 12 is not a multiple of devices_per_node 8",
+        ),
+        ("devices_per_pod = 0", "[pod]\nbytes_per_s = 1e9\nlatency_s = 0.0", "devices_per_pod"),
+        ("devices_per_pod = 64", "[pod]\nbytes_per_s = 1e9", "pod.latency_s: Field required"),
+    ],
+)
+def test_a_pod_that_cannot_be_is_refused(pods: str, tier: str, said: str, tmp_path: Path) -> None:
+    toml = (resources.files("hydraplan") / "data" / "cluster-h100-sxm.toml").read_text()
+    path = tmp_path / "c.toml"
+    path.write_text(f"{pods}\n{toml}\n{tier}\n")
+    with pytest.raises(InputError, match=said):
+        load_cluster(str(path))
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,51 @@ def test_hops_run_at_node_speed_only_where_every_group_stays_in_a_node(
         assert cost.grad_sync_s[0] == pytest.approx(2 * (ranks - 1) * pool_s)
 
 
+def with_pods(ranks: int, pp: int = 1) -> CostModel:
+    """h100-sxm with pods of 32 devices, 5 GB/s and 50 us between them."""
+    base = cost_model(ranks=ranks, pp=pp)
+    pod = {"pod_p2p": LinkFit(bytes_per_s=5e9, latency_s=50e-6), "devices_per_pod": 32}
+    return replace(base, fit=base.fit.model_copy(update=pod))
+
+
+@pytest.mark.parametrize(
+    ("degree", "rate", "latency_s"),
+    [(2, 300e9, 15e-6), (8, 300e9, 15e-6), (16, 45e9, 25e-6), (32, 45e9, 25e-6), (64, 5e9, 50e-6)],
+)
+def test_an_exposed_hop_runs_in_the_node_the_pod_or_beyond(
+    degree: int, rate: float, latency_s: float
+) -> None:
+    forward, _ = with_pods(ranks=64).attention_s(*arrays(2048, 1, degree))[:, 0]
+    hop = 2 * 2 * (2048 / degree) * 128 * 8 / rate + latency_s
+    flops = 4 * (2048 * 2049 / 2) * 32 * 128 / degree
+    step = flops / degree / 620e12 * (1 + 200 / (2048 / (2 * degree))) + 20e-6
+    assert forward == pytest.approx(step + (degree - 1) * max(step, hop), rel=1e-12)
+
+
+def test_gradients_and_activations_pay_the_tier_that_holds_them_all() -> None:
+    rows = np.array([1000.0])
+    for ranks, pp, rate, latency_s in (
+        (4, 2, 300e9, 15e-6),
+        (8, 4, 45e9, 25e-6),
+        (32, 2, 5e9, 50e-6),
+    ):
+        wanted = latency_s + 1000 * 4096 * 2 / rate
+        assert with_pods(ranks, pp).boundary_s(rows)[0] == pytest.approx(wanted)
+    layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+    for ranks, rate, latency_s in ((8, 300e9, 15e-6), (32, 45e9, 25e-6), (64, 5e9, 50e-6)):
+        moved = 2 * (ranks - 1) / ranks * 8 * layer * 4
+        wanted = moved / rate + 2 * (ranks - 1) * latency_s
+        assert with_pods(ranks, 4).grad_sync_s[1] == pytest.approx(wanted)
+
+
+def test_the_least_a_sequence_adds_has_free_hops_between_pods() -> None:
+    cost = with_pods(ranks=64)
+    least = cost.least.attention_s(*arrays(2048, 1, 64))
+    flops = 4 * (2048 * 2049 / 2) * 32 * 128 / 64
+    assert least[0, 0] == pytest.approx(flops / 620e12 * (1 + 200 / (2048 / 128)))
+    assert cost_model(ranks=64).least.attention_s(*arrays(2048, 1, 64)) == pytest.approx(least)
+
+
 def test_legal_degrees_are_the_powers_of_two_that_fit_and_the_whole_pool() -> None:
     found = [legal_degrees(ranks).tolist() for ranks in (1, 2, 6, 8, 24)]
     assert found == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8], [1, 2, 4, 8, 16, 24]]

@@ -1,3 +1,5 @@
+import json
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -5,9 +7,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from hydraplan.config import builtin_names, load_cluster, load_model
-from hydraplan.cost import CostModel
-from hydraplan.files.profilefile import ProfileHeader, read_profile, write_profile
+from hydraplan.cost import CostModel, LinkFit
+from hydraplan.files.parquet import FOOTER_KEY
+from hydraplan.files.profilefile import (
+    PROFILE_SCHEMA,
+    ProfileHeader,
+    read_profile,
+    write_profile,
+)
 from hydraplan.profiler.analytic import analytic_header
+from hydraplan.profiler.report import as_text
 
 CLUSTERS = ["a100-sxm", "b200-sxm", "h100-sxm", "h200-sxm"]
 
@@ -49,6 +58,32 @@ def test_hopper_attention_follows_the_published_chart_within_its_causal_share() 
     backward = fit.attention_backward.flops_per_s / (1 + fit.attention_backward.half_rows / rows)
     chart = 0.95e12 * np.array([316, 424, 501, 542, 559, 561])
     np.testing.assert_allclose(backward, chart, rtol=0.06)
+
+
+def test_a_third_tier_reads_from_toml_through_the_profile(tmp_path: Path) -> None:
+    assert header("h100-sxm").fit.pod_p2p is None
+    toml = (resources.files("hydraplan") / "data" / "cluster-h100-sxm.toml").read_text()
+    (tmp_path / "pods.toml").write_text(
+        f"devices_per_pod = 64\n{toml}\n[pod]\nbytes_per_s = 5e9\nlatency_s = 50e-6\n"
+    )
+    made = header(str(tmp_path / "pods.toml"))
+    path = tmp_path / "x.profile.parquet"
+    write_profile(path, made, [])
+    fit = read_profile(path).header.fit
+    assert fit == made.fit
+    assert (fit.devices_per_node, fit.devices_per_pod) == (8, 64)
+    assert fit.pod_p2p == LinkFit(bytes_per_s=5e9, latency_s=50e-6)
+    assert "pod_p2p" in as_text(made, [])
+
+
+def test_a_profile_from_before_the_third_tier_still_reads(tmp_path: Path) -> None:
+    path, older = tmp_path / "x.profile.parquet", json.loads(header("h100-sxm").model_dump_json())
+    for part in (older["fit"], older["cluster"]):
+        for name in ("pod_p2p", "pod", "devices_per_pod"):
+            part.pop(name, None)
+    schema = PROFILE_SCHEMA.with_metadata({FOOTER_KEY: json.dumps(older).encode()})
+    pq.write_table(schema.empty_table(), path)
+    assert read_profile(path).header == header("h100-sxm")
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
