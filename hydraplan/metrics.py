@@ -11,6 +11,7 @@ import numpy as np
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, CostModel
 from hydraplan.model import FloatArray, IntArray, Schedule, Sequences, Timeline
 from hydraplan.slots import SlotTimes, padding_tokens
+from hydraplan.traffic import grad_sync_s, sent_bytes
 
 FIGURES = (
     "iteration_s",
@@ -94,11 +95,12 @@ def lower_bound_s(
     first stage's gradient sync; or its share of all work and its own sync. And whatever the
     costliest single sequence needs to pass forward and backward.
     """
+    sync_s = grad_sync_s(cost)
     forward, backward, weight = work_s.sum(axis=2) / cost.ranks
     way_in = np.concatenate([[0.0], np.cumsum(alone_s[FORWARD], axis=0).min(axis=1)[:-1]])
     way_back = np.concatenate([[0.0], np.cumsum(alone_s[INPUT_GRADIENT], axis=0).min(axis=1)[:-1]])
-    there_and_back = way_in + forward + backward + way_back + cost.grad_sync_s[0]
-    all_work = way_in + forward + backward + weight + cost.grad_sync_s
+    there_and_back = way_in + forward + backward + way_back + sync_s[0]
+    all_work = way_in + forward + backward + weight + sync_s
     return float(max(there_and_back.max(), all_work.max(), through_s.max()))
 
 
@@ -140,7 +142,7 @@ def sizes(
         "peak_live_tokens": peak_live_tokens(schedule, slots.rows),
         "num_groups": float(len(groups)),
         "num_shapes": float(max(len(np.unique(lane)) for lane in slots.rows)),
-        "sent_bytes": float(cost.sent_bytes(placed).sum()),
+        "sent_bytes": float(sent_bytes(cost, placed).sum()),
         "padding_tokens": float(padding_tokens(slots.rows, cost.tp).sum()),
     }
 

@@ -9,9 +9,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from hydraplan.config import Cluster, Config, Count, ModelShape
-from hydraplan.cost import CostFit, CostModel, check_tensor_parallel
+from hydraplan.cost import CostModel
+from hydraplan.costfit import CostFit
 from hydraplan.errors import InputError
 from hydraplan.layout import MAX_RANKS
+from hydraplan.stages import check_tensor_parallel
 
 Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
 

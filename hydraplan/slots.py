@@ -12,6 +12,7 @@ from hydraplan.cost import CostModel
 from hydraplan.errors import InputError
 from hydraplan.layout import expand, rank_tokens
 from hydraplan.model import FloatArray, IntArray, Sequences
+from hydraplan.traffic import boundary_s, grad_sync_s
 
 MAX_SLOTS = 1 << 24
 """Most slots of a batch over all stages; more would not fit a planner's memory (about 2 GB)."""
@@ -79,8 +80,8 @@ def slot_times(cost: CostModel, placed: Sequences, num_microbatches: int) -> Slo
         op_s=op_s,
         rows=rows,
         component=components(placed, cost.ranks, num_microbatches),
-        boundary_s=cost.boundary_s(padded.astype(float)),
-        grad_sync_s=cost.grad_sync_s,
+        boundary_s=boundary_s(cost, padded.astype(float)),
+        grad_sync_s=grad_sync_s(cost),
     )
 
 

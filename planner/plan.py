@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hydraplan.cost import CostModel, check_tensor_parallel, split_layers
+from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible, InputError
 from hydraplan.files.lengths import Lengths, digest
 from hydraplan.files.profilefile import Profile
@@ -27,6 +27,7 @@ from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.placement.window import microbatch_window
 from hydraplan.slots import check_size
+from hydraplan.stages import check_tensor_parallel, split_layers
 from hydraplan.version import __version__
 
 

@@ -9,7 +9,7 @@ bfloat16, and a float32 model on them is costed too fast.
 """
 
 from hydraplan.config import Cluster, ModelShape, Tier
-from hydraplan.cost import CostFit, LinkFit, RateFit
+from hydraplan.costfit import CostFit, LinkFit, RateFit
 from hydraplan.files.profilefile import ProfileHeader
 from hydraplan.version import __version__
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydraplan.config import MAX_RATE
-from hydraplan.cost import CostFit, LinkFit, RateFit, causal_waste
+from hydraplan.costfit import CostFit, LinkFit, RateFit, causal_waste
 from hydraplan.errors import InputError
 from hydraplan.files.profilefile import Measurement
 from hydraplan.model import FloatArray

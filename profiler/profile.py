@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from hydraplan.config import ACCUMULATOR_BYTES, Cluster, ModelShape
-from hydraplan.cost import CostFit
+from hydraplan.costfit import CostFit
 from hydraplan.errors import Infeasible
 from hydraplan.files.profilefile import Measurement, ProfileHeader
 from hydraplan.host import GIB, available_bytes

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hydraplan.cost import CostFit, LinkFit, RateFit
+from hydraplan.costfit import CostFit, LinkFit, RateFit
 from hydraplan.files.profilefile import Measurement, ProfileHeader
 from hydraplan.profiler.fit import COMPONENTS, predicted_s, rows_of, undisturbed_s
 

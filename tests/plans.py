@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from hydraplan.config import ModelShape
-from hydraplan.cost import CostFit, LinkFit, RateFit, split_layers
+from hydraplan.costfit import CostFit, LinkFit, RateFit
 from hydraplan.files.planfile import write_plan
 from hydraplan.metrics import FIGURES
 from hydraplan.model import UNPLACED, BatchPlan, Search, Sequences
 from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.pipeline.schedules import one_f_one_b
+from hydraplan.stages import split_layers
 from hydraplan.version import __version__
 from tests.builders import Place, placed_sequences
 

@@ -3,7 +3,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from hydraplan.cost import CostModel, LinkFit, RateFit
+from hydraplan.cost import CostModel
+from hydraplan.costfit import LinkFit, RateFit
 from hydraplan.metrics import (
     FIGURES,
     balance,
@@ -18,6 +19,7 @@ from hydraplan.planner.pipeline.schedules import one_f_one_b
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.slots import slot_times
+from hydraplan.traffic import sent_bytes
 from tests.builders import Place, placed_sequences
 from tests.planner.cases import cost_model
 
@@ -62,7 +64,7 @@ def test_sizes_count_groups_shapes_and_rows() -> None:
     assert found["num_groups"] == 2  # lanes 0-1 twice, lanes 0-3 once
     assert found["num_shapes"] == 2  # lane 0 sees 80 and 10 rows
     assert found["peak_live_tokens"] == 90
-    assert found["sent_bytes"] == cost.sent_bytes(placed).sum() > 0
+    assert found["sent_bytes"] == sent_bytes(cost, placed).sum() > 0
 
 
 def slow_cost(layers: tuple[tuple[int, ...], ...], ranks: int) -> CostModel:

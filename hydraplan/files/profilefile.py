@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hydraplan.config import Cluster, Config, ModelShape
-from hydraplan.cost import CostFit
+from hydraplan.costfit import CostFit
 from hydraplan.errors import InputError
 from hydraplan.files.parquet import beside, open_parquet, read_footer, with_footer
 

@@ -22,6 +22,7 @@ from hydraplan.kernels.reference import reference_attention
 from hydraplan.layout import rank_positions
 from hydraplan.model import Sequences
 from hydraplan.profiler.analytic import analytic_fit
+from hydraplan.traffic import sent_bytes
 from tests.builders import Place, placed_sequences
 from tests.processes import run_ranks
 
@@ -394,4 +395,4 @@ def test_bytes_on_the_wire_are_exactly_those_of_the_cost_model(kv_heads):
         dtype="float32",
     )
     cost = CostModel(analytic_fit(load_cluster("h100-sxm")), shape, 1, 1, 4, ((1,),))
-    assert sum(run_ranks(sent, 4)) == cost.sent_bytes(placed).sum()
+    assert sum(run_ranks(sent, 4)) == sent_bytes(cost, placed).sum()

@@ -1,13 +1,17 @@
 """Requests and cost models that planner tests share."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from hydraplan.config import load_cluster, load_model
-from hydraplan.cost import CostModel, split_layers
+from hydraplan.cost import CostModel
+from hydraplan.costfit import LinkFit
 from hydraplan.files.profilefile import Profile
 from hydraplan.model import IntArray
 from hydraplan.planheader import PlanOptions
 from hydraplan.profiler.analytic import analytic_header
+from hydraplan.stages import split_layers
 
 
 def profile(model: str = "llama-8b") -> Profile:
@@ -19,6 +23,13 @@ def cost_model(ranks: int, pp: int = 1, tp: int = 1, model: str = "llama-8b") ->
     header = profile(model).header
     layers = tuple(tuple(row) for row in split_layers(header.model.num_layers, pp))
     return CostModel(header.fit, header.model, tp, pp, ranks, layers)
+
+
+def with_pods(ranks: int, pp: int = 1) -> CostModel:
+    """h100-sxm with pods of 32 devices, 5 GB/s and 50 us between them."""
+    base = cost_model(ranks=ranks, pp=pp)
+    pod = {"pod_p2p": LinkFit(bytes_per_s=5e9, latency_s=50e-6), "devices_per_pod": 32}
+    return replace(base, fit=base.fit.model_copy(update=pod))
 
 
 def options(**changes: object) -> PlanOptions:

@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hydraplan.config import builtin_names, load_cluster, load_model
-from hydraplan.cost import CostModel, LinkFit
+from hydraplan.cost import CostModel
+from hydraplan.costfit import LinkFit
 from hydraplan.files.parquet import FOOTER_KEY
 from hydraplan.files.profilefile import (
     PROFILE_SCHEMA,

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydraplan.cost import RateFit, causal_waste
+from hydraplan.costfit import RateFit, causal_waste
 from hydraplan.errors import InputError
 from hydraplan.profiler.fit import (
     attention_call_s,

@@ -1,0 +1,32 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hydraplan.config import load_model
+from hydraplan.errors import InputError
+from hydraplan.stages import check_tensor_parallel, split_layers
+
+
+@given(st.integers(1, 100), st.integers(1, 12), st.integers(1, 3))
+def test_layers_are_split_evenly_and_none_is_lost(layers: int, stages: int, chunks: int) -> None:
+    if layers < stages * chunks:
+        with pytest.raises(InputError, match="cannot fill"):
+            split_layers(layers, stages, chunks)
+        return
+    split = split_layers(layers, stages, chunks)
+    flat = [count for stage in split for count in stage]
+    assert sum(flat) == layers
+    assert len(flat) == stages * chunks
+    assert max(flat) - min(flat) <= 1
+
+
+def test_extra_layers_spare_the_stages_with_embedding_and_loss() -> None:
+    assert split_layers(6, 4) == [[1], [2], [2], [1]]
+    assert split_layers(34, 8) == [[4], [4], [4], [5], [5], [4], [4], [4]]
+
+
+def test_a_tensor_parallel_size_that_cuts_heads_is_refused() -> None:
+    with pytest.raises(InputError, match="tp 3 does not divide num_heads 32"):
+        check_tensor_parallel(load_model("llama-8b"), 3, 8)
+    with pytest.raises(InputError, match="tp 16 exceeds the 8 devices of a node"):
+        check_tensor_parallel(load_model("llama-8b"), 16, 8)
