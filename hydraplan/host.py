@@ -18,6 +18,11 @@ def available_bytes() -> int:
     raise AssertionError("/proc/meminfo has no MemAvailable")
 
 
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
 def die_with(parent: int) -> None:
     """Have the kernel kill this process, a child of `parent`, as soon as `parent` has ended."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,5 +1,6 @@
 """Types that cross a package border. Arrays are int64 and float64, one entry a row."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -142,6 +143,46 @@ class BatchPlan:
     figures: dict[str, float]
     search: Search
 
+    def summary(self) -> "BatchSummary":
+        """What people read of this batch."""
+        placed = self.sequences.take(self.sequences.on_ranks())
+        return BatchSummary(
+            batch=self.batch,
+            strategy=self.strategy,
+            winner=self.winner,
+            pipeline=self.pipeline,
+            microbatch_order=self.microbatch_order,
+            num_microbatches=self.num_microbatches,
+            num_sequences=len(self.sequences),
+            num_tokens=int(placed.length_tokens.sum()),
+            status=dict(sorted(Counter(self.sequences.status).items())),
+            degrees=dict(sorted(Counter(placed.degree.tolist()).items())),
+            search=self.search,
+            figures=self.figures,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSummary:
+    """A batch without its rows and ops, so that many can be held at once.
+
+    `num_sequences` counts all rows, `num_tokens` those trained on. `status` and `degrees` say how
+    many rows have each status, and how many of those on ranks each degree.
+    """
+
+    batch: int
+    strategy: str
+    winner: str
+    pipeline: str
+    microbatch_order: str
+    num_microbatches: int
+    num_sequences: int
+    num_tokens: int
+    status: dict[str, int]
+    degrees: dict[int, int]
+    search: Search
+    figures: dict[str, float]
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -153,7 +194,7 @@ class Comparison:
 
     strategy: str
     microbatch_order: str
-    batches: tuple[BatchPlan, ...]
+    batches: tuple[BatchSummary, ...]
     figures: dict[str, float]
     plan_s: float
     planning_s: float

@@ -8,13 +8,13 @@ code: `planning_s` the whole way from lengths to a scored plan, cost table and s
 import time
 from collections.abc import Iterator
 
-from hydraplan.cost import CostModel
 from hydraplan.errors import InputError
 from hydraplan.files.lengths import Lengths
 from hydraplan.files.profilefile import Profile
 from hydraplan.metrics import mean_figures
-from hydraplan.model import Comparison, Sequences
+from hydraplan.model import BatchSummary, Comparison
 from hydraplan.planheader import PlanOptions
+from hydraplan.planner.batches import Batches
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.plan import finish, open_request, prepare
@@ -35,30 +35,30 @@ def compare(
     for name in strategies:
         if name not in STRATEGIES:
             raise InputError(f"unknown strategy {name!r}", f"known: {', '.join(STRATEGIES)}")
-    header, batches = prepare(lengths, profile, options, num_batches)
-    cost = header.cost_model()
+    _, batches = prepare(lengths, profile, options, num_batches)
     for name in strategies:
         strategy = STRATEGIES[name]
         orders = ("auto",) if strategy.default_order == "auto" else ORDERS
         for order in orders:
             asked = options.model_copy(update={"strategy": name, "microbatch_order": order})
-            strategy.place(open_request(cost, asked, batches[0]))
-            yield _row(cost, asked, batches)
+            strategy.place(open_request(batches.cost, asked, batches[0]))
+            yield _row(asked, batches)
 
 
-def _row(cost: CostModel, options: PlanOptions, batches: list[Sequences]) -> Comparison:
+def _row(options: PlanOptions, batches: Batches) -> Comparison:
     strategy = STRATEGIES[options.strategy]
-    plans = []
+    plans: list[BatchSummary] = []
     plan_s = planning_s = 0.0
-    for index, rows in enumerate(batches):
+    for index in range(len(batches)):
+        rows = batches[index]
         began_s = time.process_time()
-        request = open_request(cost, options, rows)
+        request = open_request(batches.cost, options, rows)
         draft = strategy.place(request)
         planning_s += time.process_time() - began_s
         began_s = time.process_time()
         strategy.place_once(request, draft)
         plan_s += time.process_time() - began_s
-        plans.append(finish(request, options, index, rows, draft))
+        plans.append(finish(request, options, index, rows, draft).summary())
     return Comparison(
         strategy=options.strategy,
         microbatch_order=options.microbatch_order,

@@ -1,28 +1,21 @@
-"""Lengths and a profile in, a plan out: cut batches, sort out rows, place, order, score."""
+"""Lengths and a profile in, a plan out: check, place batch by batch, order, score."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
-import numpy as np
-
 from hydraplan.cost import CostModel
-from hydraplan.errors import Infeasible, InputError
+from hydraplan.errors import InputError
 from hydraplan.files.lengths import Lengths, digest
 from hydraplan.files.profilefile import Profile
-from hydraplan.layout import MAX_LENGTH_TOKENS
-from hydraplan.model import (
-    PLACE_COLUMNS,
-    UNPLACED,
-    BatchPlan,
-    IntArray,
-    Sequences,
-    Status,
-)
+from hydraplan.model import PLACE_COLUMNS, BatchPlan, Sequences
 from hydraplan.planheader import PlanHeader, PlanOptions
+from hydraplan.planner.batches import Batches, cut_batches, open_batches
 from hydraplan.planner.figures import batch_figures, predicted
+from hydraplan.planner.forked import in_order
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.pipeline.schedules import SCHEDULES
-from hydraplan.planner.placement.cost_table import cost_table, fits, num_levels
+from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.placement.window import microbatch_window
@@ -39,14 +32,32 @@ def plan(
     Arguments and errors as `prepare`.
     """
     header, batches = prepare(lengths, profile, options, num_batches)
-    cost = header.cost_model()
-    return header, (plan_batch(cost, options, i, rows) for i, rows in enumerate(batches))
+    numbered = range(len(batches))
+    return header, (plan_batch(batches.cost, options, i, batches[i]) for i in numbered)
+
+
+@contextmanager
+def plan_many(
+    lengths: Lengths, profile: Profile, options: PlanOptions, num_batches: int | None, workers: int
+) -> Iterator[tuple[PlanHeader, Iterator[BatchPlan]]]:
+    """As `plan`, on so many processes; the same batches in the same order.
+
+    They are forked on entry and gone on exit. Arguments and errors as `prepare`, and
+    `forked.in_order`.
+    """
+    header, batches = prepare(lengths, profile, options, num_batches)
+
+    def work(index: int) -> BatchPlan:
+        return plan_batch(batches.cost, options, index, batches[index])
+
+    with in_order(work, len(batches), workers) as planned:
+        yield header, planned
 
 
 def prepare(
     lengths: Lengths, profile: Profile, options: PlanOptions, num_batches: int | None
-) -> tuple[PlanHeader, list[Sequences]]:
-    """Check a request, cut the batches and sort out their rows; nothing is placed yet.
+) -> tuple[PlanHeader, Batches]:
+    """Check a request and cut the batches; nothing is placed yet.
 
     Args:
         num_batches: How many to plan from the start of the file; None for all it holds.
@@ -66,12 +77,6 @@ def prepare(
     check_tensor_parallel(model, options.tp, profile.header.fit.devices_per_node)
     layers = tuple(tuple(row) for row in split_layers(model.num_layers, options.pp))
     bounds = cut_batches(lengths.length_tokens, options, num_batches)
-    longest = int(lengths.length_tokens.argmax())
-    if lengths.length_tokens[longest] > MAX_LENGTH_TOKENS:
-        raise InputError(
-            f"{lengths.name}: row {longest} has {lengths.length_tokens[longest]} tokens,"
-            f" beyond {MAX_LENGTH_TOKENS}"
-        )
     header = PlanHeader(
         tool_version=__version__,
         options=options,
@@ -87,95 +92,7 @@ def prepare(
         invariants=STRATEGIES[options.strategy].invariants,
         num_batches=len(bounds),
     )
-    cost = header.cost_model()
-    return header, [sort_out(cost, lengths.length_tokens, *rows, options) for rows in bounds]
-
-
-def cut_batches(
-    length_tokens: IntArray, options: PlanOptions, num_batches: int | None
-) -> list[tuple[int, int]]:
-    """First and last-plus-one row of each batch, in file order; the last may be short.
-
-    Under `batch_tokens` a batch ends before the row that would exceed it, and holds at least
-    one row.
-    """
-    total = len(length_tokens)
-    bounds: list[tuple[int, int]] = []
-    running = np.concatenate([[0], np.cumsum(length_tokens)])
-    start = 0
-    while start < total and (num_batches is None or len(bounds) < num_batches):
-        if options.batch_sequences is not None:
-            stop = min(total, start + options.batch_sequences)
-        else:
-            assert options.batch_tokens is not None
-            limit = running[start] + options.batch_tokens
-            stop = max(start + 1, int(np.searchsorted(running, limit, side="right")) - 1)
-        bounds.append((start, stop))
-        start = stop
-    if num_batches is not None and len(bounds) < num_batches:
-        raise InputError(
-            f"the file's {total} rows fill {len(bounds)} batches, --num-batches asks {num_batches}",
-            f"use --num-batches {len(bounds)} or all",
-        )
-    return bounds
-
-
-def sort_out(
-    cost: CostModel, length_tokens: IntArray, start: int, stop: int, options: PlanOptions
-) -> Sequences:
-    """Rows of one batch with their status; places are still open.
-
-    Raises:
-        Infeasible: A row is too long and `on_overlong` is "error".
-        InputError: No row is left to train on.
-    """
-    cap = options.max_tokens_per_rank
-    length = length_tokens[start:stop].copy()
-    status: list[Status] = ["empty" if n == 0 else "placed" for n in length]
-    for i in np.flatnonzero(~fits(cost, length, cap)):
-        if options.on_overlong == "error":
-            raise _overlong(cost, start + int(i), int(length[i]), cap)
-        if options.on_overlong == "truncate":
-            length[i] = cap << (num_levels(cost.ranks) - 1)
-            status[i] = "truncated"
-        else:
-            status[i] = "overlong"
-    if not any(s in ("placed", "truncated") for s in status):
-        raise InputError(
-            f"rows {start}..{stop - 1} hold nothing to train on: {status.count('empty')} are"
-            f" empty, {status.count('overlong')} too long",
-            "check the length file, or take larger batches",
-        )
-    count = len(length)
-    nowhere = np.full(count, UNPLACED, np.int64)
-    zero = np.zeros(count, np.int64)
-    return Sequences(
-        sequence_id=np.arange(start, stop, dtype=np.int64),
-        length_tokens=length,
-        valid_tokens=np.maximum(0, length - 1),
-        microbatch=nowhere,
-        order=nowhere,
-        first_rank=nowhere,
-        degree=zero,
-        ulysses_size=zero,
-        ring_size=zero,
-        rank_tokens_max=zero,
-        predicted_s=np.zeros(count),
-        status=tuple(status),
-    )
-
-
-def _overlong(cost: CostModel, row: int, length: int, cap: int) -> Infeasible:
-    available = 1 << (num_levels(cost.ranks) - 1)
-    needed = 1 << max(0, (-(-length // cap) - 1).bit_length())
-    enough = -(-length // available)
-    while not fits(cost, np.array([length]), enough)[0]:
-        enough += 1
-    return Infeasible(
-        f"sequence {row} of {length} tokens needs degree {needed} under the cap of {cap} tokens"
-        f" per rank, {available} is available; the smallest cap that fits is {enough}",
-        f"use --max-tokens-per-rank {enough}, more --ranks, or --on-overlong skip|truncate",
-    )
+    return header, open_batches(header.cost_model(), lengths, options, bounds)
 
 
 def plan_batch(cost: CostModel, options: PlanOptions, batch: int, rows: Sequences) -> BatchPlan:

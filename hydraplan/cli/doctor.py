@@ -101,8 +101,10 @@ def _machine() -> Iterator[Finding]:
     import os
     import resource
 
+    from hydraplan.host import usable_cores
+
     yield _try("numba cache", "planning", _numba_cache)
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     yield Finding("cores", "ok", f"{cores} of {os.cpu_count()} usable", "execute on CPU")
     pages, free = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_AVPHYS_PAGES")
     gib = os.sysconf("SC_PAGE_SIZE") / 2**30

@@ -35,6 +35,12 @@ def plan(
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
     force: o.Force = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", min=1, help="Processes that plan batches.  [default: usable cores]"
+        ),
+    ] = None,
     json: o.Json = False,
 ) -> None:
     """Give every sequence of every batch its degree, its ranks and its microbatch.
@@ -43,8 +49,10 @@ def plan(
     --max-tokens-per-rank 8192 --batch-sequences 512 -o run.plan
     """
     from hydraplan.files.parquet import refuse_existing
-    from hydraplan.files.planfile import PLAN_FILES, open_plan, read_batch, write_plan
-    from hydraplan.planner.plan import plan as make_plan
+    from hydraplan.files.planfile import PLAN_FILES, write_plan
+    from hydraplan.host import usable_cores
+    from hydraplan.model import BatchPlan, BatchSummary
+    from hydraplan.planner.plan import plan_many
     from hydraplan.views import console
     from hydraplan.views.plan_text import batch_object, print_plan
 
@@ -72,13 +80,19 @@ def plan(
         reorder=reorder,
         engine=engine,
     )
-    header, batches = make_plan(*inputs)
-    with console.progress("planning", header.num_batches) as advance:
-        write_plan(output, header, console.counted(batches, advance))
-    written = open_plan(output)
-    planned = [read_batch(written, i) for i in range(header.num_batches)]
+    summaries: list[BatchSummary] = []
+
+    def kept(batch: BatchPlan) -> BatchPlan:
+        summaries.append(batch.summary())
+        return batch
+
+    with (
+        plan_many(*inputs, workers or usable_cores()) as (header, batches),
+        console.progress("planning", header.num_batches) as advance,
+    ):
+        write_plan(output, header, map(kept, console.counted(batches, advance)))
     if json:
-        console.emit_json({"plan": output, "batches": [batch_object(b) for b in planned]})
+        console.emit_json({"plan": output, "batches": [batch_object(s) for s in summaries]})
     else:
-        print_plan(header, planned)
+        print_plan(header, summaries)
     console.note(f"wrote {output}")

@@ -15,7 +15,12 @@ def show(
     view: Annotated[
         View | None, typer.Option("--view", help="Only this view of a plan.  [default: all four]")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", min=0, help="Batch of a plan to show.")] = 0,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            "--batch", min=0, help="Only this batch of a plan.  [default: all, drawn is the first]"
+        ),
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="Most rows of the sequences view.")
     ] = 20,
@@ -47,7 +52,7 @@ def _show_run(path: Path, json: bool) -> None:
         console.print_table(RUN_COLUMNS, run_rows(run), run_title(run), run_caption(run))
 
 
-def _show_plan(path: Path, view: View | None, batch: int, limit: int, json: bool) -> None:
+def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, json: bool) -> None:
     from hydraplan.errors import InvalidPlan
     from hydraplan.files.planfile import open_plan, read_batch
     from hydraplan.invariants import check_plan
@@ -57,24 +62,26 @@ def _show_plan(path: Path, view: View | None, batch: int, limit: int, json: bool
     from hydraplan.views.plan_text import batch_object, print_plan, print_sequences
 
     plan = open_plan(path)
-    batches = [read_batch(plan, i) for i in range(plan.header.num_batches)]
-    for found in batches:
+    summaries = []
+    for index in range(plan.header.num_batches) if batch is None else [batch]:
+        found = read_batch(plan, index)
         broken = check_plan(plan.header, found)
         if broken:
             raise InvalidPlan(f"{path} is not valid: {broken[0]}", f"see hydraplan validate {path}")
+        summaries.append(found.summary())
     if json:
-        console.emit_json({"plan": path, "batches": [batch_object(b) for b in batches]})
+        console.emit_json({"plan": path, "batches": [batch_object(s) for s in summaries]})
         return
-    shown = read_batch(plan, batch)
+    shown = read_batch(plan, batch or 0)
     if view in (None, "summary"):
-        print_plan(plan.header, batches)
+        print_plan(plan.header, summaries)
     if view in (None, "loads"):
         slots = slot_times(
             plan.header.cost_model(), shown.sequences.placed(), shown.num_microbatches
         )
         load_s = slots.load_s
         console.emit(
-            f"\nload of every slot of batch {batch}: lanes down, microbatches across,"
+            f"\nload of every slot of batch {shown.batch}: lanes down, microbatches across,"
             f"\n'{SHADES[0]}' nothing to '{SHADES[-1]}' {load_s.max():.4g} s"
             f" (mean {load_s.mean():.4g} s)"
         )
@@ -83,8 +90,9 @@ def _show_plan(path: Path, view: View | None, batch: int, limit: int, json: bool
     if view in (None, "gantt"):
         end_s = max(float(e[-1]) for e in shown.predicted_end_s)
         console.emit(
-            f"\nops of every stage of batch {batch} over {end_s:.4g} s (simulated, gradient sync"
-            "\nexcluded): last digit of the microbatch, F forward, B backward, '.' idle"
+            f"\nops of every stage of batch {shown.batch} over {end_s:.4g} s (simulated,"
+            " gradient sync\nexcluded): last digit of the microbatch, F forward, B backward,"
+            " '.' idle"
         )
         for line in gantt(shown):
             console.emit(line)

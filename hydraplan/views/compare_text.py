@@ -76,4 +76,4 @@ _SHARES = ("pipeline_bubble", "fill_bubble", "dp_bubble")
 
 
 def _status(row: Comparison) -> dict[str, int]:
-    return dict(sorted(Counter(s for b in row.batches for s in b.sequences.status).items()))
+    return dict(sorted(sum((Counter(b.status) for b in row.batches), Counter()).items()))

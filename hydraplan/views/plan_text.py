@@ -1,15 +1,22 @@
 """A plan as text and as JSON: what was asked, what was found, and the figures beside it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from hydraplan.metrics import FIGURES, mean_figures
-from hydraplan.model import ON_RANKS, BatchPlan
+from hydraplan.model import ON_RANKS, BatchPlan, BatchSummary
 from hydraplan.planheader import PlanHeader
 from hydraplan.views import console
 
+K = TypeVar("K", str, int)
 
-def batch_object(plan: BatchPlan) -> dict[str, object]:
+
+SHOWN_BATCHES = 20
+"""Batches that get a row of their own; figures are always those of all."""
+
+
+def batch_object(plan: BatchSummary) -> dict[str, object]:
     """One batch for `--json`: identity, counts, window and search, then all figures."""
     search = plan.search
     return {
@@ -19,24 +26,19 @@ def batch_object(plan: BatchPlan) -> dict[str, object]:
         "pipeline": plan.pipeline,
         "microbatch_order": plan.microbatch_order,
         "num_microbatches": plan.num_microbatches,
-        "num_sequences": len(plan.sequences),
-        "num_tokens": int(plan.sequences.placed().length_tokens.sum()),
-        "status": dict(sorted(Counter(plan.sequences.status).items())),
-        "degrees": degree_counts(plan),
+        "num_sequences": plan.num_sequences,
+        "num_tokens": plan.num_tokens,
+        "status": plan.status,
+        "degrees": plan.degrees,
         "window_is_empty": search.window_min > search.window_max,
         **{name: getattr(search, name) for name in search.__dataclass_fields__},
         **{name: plan.figures[name] for name in FIGURES},
     }
 
 
-def degree_counts(plan: BatchPlan) -> dict[int, int]:
-    """How many placed sequences have each degree."""
-    return dict(sorted(Counter(plan.sequences.placed().degree.tolist()).items()))
-
-
-def print_plan(header: PlanHeader, batches: Sequence[BatchPlan]) -> None:
-    """Summary of a plan: header, one row a batch, figures over all, and one countable last line."""
-    options = header.options
+def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
+    """Summary of a plan: header, a row a batch, figures over all, and one countable last line."""
+    options, shown = header.options, batches[:SHOWN_BATCHES]
     console.emit(
         f"{header.model.name}, {header.profile_mode} profile {header.profile_digest[:12]},"
         f" lengths {header.lengths_name} {header.lengths_digest[:12]}"
@@ -52,8 +54,8 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchPlan]) -> None:
         [
             [
                 b.batch,
-                len(b.sequences),
-                int(b.sequences.placed().length_tokens.sum()),
+                b.num_sequences,
+                b.num_tokens,
                 b.num_microbatches,
                 window_text(b),
                 b.winner,
@@ -61,22 +63,28 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchPlan]) -> None:
                 b.figures["iteration_s"],
                 b.figures["slot_imbalance"],
             ]
-            for b in batches
+            for b in shown
         ],
         title="batches (simulated, noise-free)",
+        caption=""
+        if len(shown) == len(batches)
+        else f"and {len(batches) - len(shown)} more: hydraplan show PLAN --batch NUMBER",
     )
     console.emit()
-    for text in _not_placed(batches):
+    status = _total(b.status for b in batches)
+    for text in _not_placed(status):
         console.emit(text)
-    for b in batches:
-        degrees = ", ".join(f"{d}: {n}" for d, n in degree_counts(b).items())
-        console.emit(f"batch {b.batch} sequences by degree: {degrees}")
+    for b in shown:
+        console.emit(f"batch {b.batch} sequences by degree: {_pairs(b.degrees)}")
+    if len(batches) > 1:
+        degrees = _total(b.degrees for b in batches)
+        console.emit(f"all batches, sequences by degree: {_pairs(degrees)}")
     console.emit()
     figures = mean_figures([b.figures for b in batches])
     console.print_table(
         ["figure", "value"], list(figures.items()), title="figures, mean over batches"
     )
-    placed = sum(s in ON_RANKS for b in batches for s in b.sequences.status)
+    placed = sum(status[name] for name in ON_RANKS)
     console.emit(
         f"\nPlan: {placed} sequences, {options.ranks} ranks, {options.pp} stages,"
         f" {sum(b.num_microbatches for b in batches)} microbatches in {len(batches)} batches;"
@@ -108,17 +116,27 @@ def print_sequences(plan: BatchPlan, limit: int) -> None:
     )
 
 
-def window_text(plan: BatchPlan) -> str:
+def window_text(plan: BatchSummary) -> str:
     """The window of microbatch counts, as people read it."""
     low, high = plan.search.window_min, plan.search.window_max
     return f"{low}..{high}" if low <= high else f"empty ({low} > {high})"
 
 
-def _not_placed(batches: Sequence[BatchPlan]) -> list[str]:
-    counts: Counter[str] = Counter(s for b in batches for s in b.sequences.status)
+def _total(counts: Iterable[Mapping[K, int]]) -> Counter[K]:
+    result: Counter[K] = Counter()
+    for count in counts:
+        result.update(count)
+    return result
+
+
+def _pairs(degrees: Mapping[int, int]) -> str:
+    return ", ".join(f"{degree}: {count}" for degree, count in sorted(degrees.items()))
+
+
+def _not_placed(status: Counter[str]) -> list[str]:
     texts = {
         "empty": "rows hold no token and are skipped",
         "overlong": "rows are too long for any degree and are skipped",
         "truncated": "rows are cut to what the largest degree holds",
     }
-    return [f"{counts[name]} {text}" for name, text in texts.items() if counts[name]]
+    return [f"{status[name]} {text}" for name, text in texts.items() if status[name]]

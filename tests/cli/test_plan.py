@@ -109,7 +109,7 @@ def test_flag_environment_and_file_all_reach_the_request(
         raise InputError("stop")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hydraplan.planner.plan.plan", spy)
+    monkeypatch.setattr("hydraplan.planner.plan.plan_many", spy)
     monkeypatch.setattr("hydraplan.planner.compare.compare", spy)
     Path("hydraplan.toml").write_text(
         f'[{command}]\nmicrobatch-multiple = 4\nreorder = "none"\nengine = "nested"\n'

@@ -1,0 +1,149 @@
+"""Global batches of a length file: where each begins, and which of its rows get a place.
+
+A file is checked whole before anything is planned, in one pass over its lengths; the rows of a
+batch are built only when it is asked for, so that memory does not grow with their number.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydraplan.cost import CostModel
+from hydraplan.errors import Infeasible, InputError
+from hydraplan.files.lengths import Lengths
+from hydraplan.layout import MAX_LENGTH_TOKENS
+from hydraplan.model import UNPLACED, IntArray, Sequences, Status
+from hydraplan.planheader import PlanOptions
+from hydraplan.planner.placement.cost_table import fits, num_levels
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Checked batches of a file: first and last-plus-one row of each. `batches[i]` builds one."""
+
+    cost: CostModel
+    length_tokens: IntArray
+    bounds: list[tuple[int, int]]
+    options: PlanOptions
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    def __getitem__(self, index: int) -> Sequences:
+        """Rows of one batch with their status; places are still open."""
+        start, stop = self.bounds[index]
+        length = self.length_tokens[start:stop].copy()
+        status: list[Status] = ["empty" if n == 0 else "placed" for n in length]
+        cap = self.options.max_tokens_per_rank
+        for i in np.flatnonzero(too_long(self.cost, length, cap)):
+            if self.options.on_overlong == "truncate":
+                length[i] = most_tokens(self.cost, cap)
+                status[i] = "truncated"
+            else:
+                status[i] = "overlong"
+        count = len(length)
+        nowhere = np.full(count, UNPLACED, np.int64)
+        zero = np.zeros(count, np.int64)
+        return Sequences(
+            sequence_id=np.arange(start, stop, dtype=np.int64),
+            length_tokens=length,
+            valid_tokens=np.maximum(0, length - 1),
+            microbatch=nowhere,
+            order=nowhere,
+            first_rank=nowhere,
+            degree=zero,
+            ulysses_size=zero,
+            ring_size=zero,
+            rank_tokens_max=zero,
+            predicted_s=np.zeros(count),
+            status=tuple(status),
+        )
+
+
+def open_batches(
+    cost: CostModel, lengths: Lengths, options: PlanOptions, bounds: list[tuple[int, int]]
+) -> Batches:
+    """Refuse, before any batch is planned, what cannot be; `bounds` come from `cut_batches`.
+
+    Raises:
+        InputError: A length beyond reason, or a batch with nothing to train on.
+        Infeasible: A row that no degree can hold, under `on_overlong="error"`.
+    """
+    longest = int(lengths.length_tokens.argmax())
+    if lengths.length_tokens[longest] > MAX_LENGTH_TOKENS:
+        raise InputError(
+            f"{lengths.name}: row {longest} has {lengths.length_tokens[longest]} tokens,"
+            f" beyond {MAX_LENGTH_TOKENS}"
+        )
+    length = lengths.length_tokens[: bounds[-1][1]]
+    overlong = too_long(cost, length, options.max_tokens_per_rank)
+    if options.on_overlong == "error" and overlong.any():
+        row = int(overlong.argmax())
+        raise _overlong(cost, row, int(length[row]), options.max_tokens_per_rank)
+    empty = length == 0
+    open_rows = ~empty if options.on_overlong == "truncate" else ~(empty | overlong)
+    trained = np.add.reduceat(open_rows, [start for start, _ in bounds], dtype=np.int64)
+    if not trained.all():
+        start, stop = bounds[int((trained == 0).argmax())]
+        raise InputError(
+            f"rows {start}..{stop - 1} hold nothing to train on: {empty[start:stop].sum()} are"
+            f" empty, {overlong[start:stop].sum()} too long",
+            "check the length file, or take larger batches",
+        )
+    return Batches(cost, lengths.length_tokens, bounds, options)
+
+
+def cut_batches(
+    length_tokens: IntArray, options: PlanOptions, num_batches: int | None
+) -> list[tuple[int, int]]:
+    """First and last-plus-one row of each batch, in file order; the last may be short.
+
+    Under `batch_tokens` a batch ends before the row that would exceed it, and holds at least
+    one row.
+    """
+    total = len(length_tokens)
+    bounds: list[tuple[int, int]] = []
+    running = np.concatenate([[0], np.cumsum(length_tokens)])
+    start = 0
+    while start < total and (num_batches is None or len(bounds) < num_batches):
+        if options.batch_sequences is not None:
+            stop = min(total, start + options.batch_sequences)
+        else:
+            assert options.batch_tokens is not None
+            limit = running[start] + options.batch_tokens
+            stop = max(start + 1, int(np.searchsorted(running, limit, side="right")) - 1)
+        bounds.append((start, stop))
+        start = stop
+    if num_batches is not None and len(bounds) < num_batches:
+        raise InputError(
+            f"the file's {total} rows fill {len(bounds)} batches, --num-batches asks {num_batches}",
+            f"use --num-batches {len(bounds)} or all",
+        )
+    return bounds
+
+
+def too_long(cost: CostModel, length_tokens: IntArray, cap_tokens: int) -> NDArray[np.bool_]:
+    """Which rows no degree can hold under the cap, shape (num_rows,); each length asked once."""
+    result = length_tokens > cap_tokens
+    length, inverse = np.unique(length_tokens[result], return_inverse=True)
+    result[result] = ~fits(cost, length, cap_tokens)[inverse]
+    return result
+
+
+def most_tokens(cost: CostModel, cap_tokens: int) -> int:
+    """What the largest degree holds at the most, in tokens."""
+    return cap_tokens << (num_levels(cost.ranks) - 1)
+
+
+def _overlong(cost: CostModel, row: int, length: int, cap: int) -> Infeasible:
+    available = most_tokens(cost, 1)
+    needed = 1 << max(0, (-(-length // cap) - 1).bit_length())
+    enough = -(-length // available)
+    while not fits(cost, np.array([length]), enough)[0]:
+        enough += 1
+    return Infeasible(
+        f"sequence {row} of {length} tokens needs degree {needed} under the cap of {cap} tokens"
+        f" per rank, {available} is available; the smallest cap that fits is {enough}",
+        f"use --max-tokens-per-rank {enough}, more --ranks, or --on-overlong skip|truncate",
+    )
