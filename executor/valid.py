@@ -10,7 +10,7 @@ from hydraplan.files.planfile import Plan, read_batch
 from hydraplan.invariants import check_plan
 from hydraplan.model import BatchPlan, Schedule
 
-NEEDED_INVARIANTS = frozenset({"accounted", "degree", "aligned", "schedule"})
+NEEDED_INVARIANTS = frozenset({"accounted", "degree", "inside", "schedule"})
 """Without these promises workers could wait for each other for ever."""
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from hydraplan.cost import CostModel
-from hydraplan.layout import MAX_LENGTH_TOKENS, expand, rank_tokens, rank_tokens_max
-from hydraplan.model import ON_RANKS, UNPLACED, BatchPlan, Sequences
+from hydraplan.layout import MAX_LENGTH_TOKENS, expand, legal_degrees, rank_tokens, rank_tokens_max
+from hydraplan.model import ON_RANKS, UNPLACED, BatchPlan, IntArray, Sequences
 from hydraplan.planheader import PlanHeader
 
 Rule = Callable[[PlanHeader, CostModel, BatchPlan, Sequences], Iterator[str]]
@@ -73,7 +73,7 @@ def _degree(
     header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
 ) -> Iterator[str]:
     """Degree = ulysses_size x ring_size, and heads can be divided that way."""
-    legal = {(u, r) for k in range(cost.ranks.bit_length()) for u, r in cost.shapes(1 << k)}
+    legal = {(u, r) for d in legal_degrees(cost.ranks) for u, r in cost.shapes(int(d))}
     for i in range(len(placed)):
         u, r, d = int(placed.ulysses_size[i]), int(placed.ring_size[i]), int(placed.degree[i])
         if u * r != d or (u, r) not in legal:
@@ -84,40 +84,137 @@ def _degree(
             )
 
 
-def _aligned(
+def _layout(
     header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
 ) -> Iterator[str]:
-    """Groups are aligned blocks of lanes inside the pool, in an existing microbatch."""
-    for i in range(len(placed)):
-        first, d, m = (int(a[i]) for a in (placed.first_rank, placed.degree, placed.microbatch))
-        where = f"sequence {placed.sequence_id[i]}: ranks {first}..{first + d - 1}"
-        if first < 0 or first + d > cost.ranks:
-            yield f"{where} leave the pool 0..{cost.ranks - 1}"
-        elif first % d:
-            yield f"{where} are not aligned to degree {d}"
-        if not 0 <= m < batch.num_microbatches:
-            yield (f"sequence {placed.sequence_id[i]}: microbatch {m} of {batch.num_microbatches}")
-
-
-def _cap(header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences) -> Iterator[str]:
-    """Exact rows of every slot stay within the cap, and rank_tokens_max is what layout says."""
-    u, r = placed.ulysses_size, placed.ring_size
-    fullest = rank_tokens_max(placed.length_tokens, u, r)
+    """rank_tokens_max is what the layout of the sequence gives."""
+    fullest = rank_tokens_max(placed.length_tokens, placed.ulysses_size, placed.ring_size)
     for i in np.flatnonzero(fullest != placed.rank_tokens_max):
         yield (
             f"sequence {placed.sequence_id[i]}: rank_tokens_max {placed.rank_tokens_max[i]},"
             f" its layout gives {fullest[i]}"
         )
+
+
+def _inside(
+    header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
+) -> Iterator[str]:
+    """Groups are blocks of lanes inside the pool, in an existing microbatch."""
+    for i in range(len(placed)):
+        first, d, m = (int(a[i]) for a in (placed.first_rank, placed.degree, placed.microbatch))
+        if first < 0 or first + d > cost.ranks:
+            yield f"{_on_ranks(placed, i)} leave the pool 0..{cost.ranks - 1}"
+        if not 0 <= m < batch.num_microbatches:
+            yield (f"sequence {placed.sequence_id[i]}: microbatch {m} of {batch.num_microbatches}")
+
+
+def _aligned(
+    header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
+) -> Iterator[str]:
+    """Groups are aligned blocks: they begin at a multiple of their degree."""
+    for i in np.flatnonzero(placed.first_rank % placed.degree):
+        yield f"{_on_ranks(placed, int(i))} are not aligned to degree {placed.degree[i]}"
+
+
+def _min_degree(
+    header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
+) -> Iterator[str]:
+    """No degree is below the smallest that was asked for."""
+    least = header.options.min_degree
+    for i in np.flatnonzero(placed.degree < least):
+        yield (
+            f"sequence {placed.sequence_id[i]} has degree {placed.degree[i]},"
+            f" the smallest allowed is {least}"
+        )
+
+
+def _microbatch_multiple(
+    header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
+) -> Iterator[str]:
+    """The number of microbatches is a multiple of what was asked for."""
+    count, multiple = batch.num_microbatches, header.options.microbatch_multiple
+    if count % multiple:
+        yield f"{count} microbatches are no multiple of {multiple}"
+
+
+def _cap(header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences) -> Iterator[str]:
+    """Exact rows of every slot stay within the cap."""
     rows = np.zeros((cost.ranks, batch.num_microbatches), np.int64)
-    sequence, member = expand(placed.degree)
-    exact = rank_tokens(placed.length_tokens, u, r)
-    np.add.at(rows, (placed.first_rank[sequence] + member, placed.microbatch[sequence]), exact)
+    exact = rank_tokens(placed.length_tokens, placed.ulysses_size, placed.ring_size)
+    np.add.at(rows, _slots(placed)[1:], exact)
     cap = header.options.max_tokens_per_rank
     for lane, microbatch in np.argwhere(rows > cap):
         yield (
             f"microbatch {microbatch}, lane {lane} holds {rows[lane, microbatch]} rows,"
             f" the cap is {cap}"
         )
+
+
+def _cap_mean(
+    header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
+) -> Iterator[str]:
+    """Length over degree, summed over a slot, stays within the cap; exact rows may not."""
+    sequence, lane, microbatch = _slots(placed)
+    held = np.zeros((cost.ranks, batch.num_microbatches))
+    np.add.at(held, (lane, microbatch), (placed.length_tokens / placed.degree)[sequence])
+    cap = header.options.max_tokens_per_rank
+    for r, m in np.argwhere(held > cap * (1 + ROUNDING)):
+        yield (
+            f"microbatch {m}, lane {r} holds {held[r, m]:.10g} tokens as length over degree,"
+            f" the cap is {cap}"
+        )
+
+
+def _cap_per_sequence(
+    header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
+) -> Iterator[str]:
+    """Length over degree of every single sequence stays within the cap; their sum may not."""
+    cap = header.options.max_tokens_per_rank
+    share = placed.length_tokens / placed.degree
+    for i in np.flatnonzero(placed.length_tokens > cap * placed.degree):
+        yield (
+            f"sequence {placed.sequence_id[i]} has {share[i]:.10g} tokens on each of its"
+            f" {placed.degree[i]} ranks, the cap is {cap}"
+        )
+
+
+def _every_rank(
+    header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
+) -> Iterator[str]:
+    """Every lane holds something in every microbatch."""
+    held = np.zeros((cost.ranks, batch.num_microbatches), np.bool_)
+    held[_slots(placed)[1:]] = True
+    for lane, microbatch in np.argwhere(~held):
+        yield f"microbatch {microbatch}, lane {lane} holds 0 sequences, it must hold 1"
+
+
+def _one_degree(
+    header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
+) -> Iterator[str]:
+    """What a lane holds in a microbatch lies on one block of ranks."""
+    sequence, lane, microbatch = _slots(placed)
+    first = np.full((cost.ranks, batch.num_microbatches), len(placed))
+    np.minimum.at(first, (lane, microbatch), sequence)
+    other = first[lane, microbatch]
+    block = np.stack([placed.first_rank, placed.degree])
+    differ = np.flatnonzero((block[:, sequence] != block[:, other]).any(axis=0))
+    for j in differ[np.unique(sequence[differ], return_index=True)[1]]:
+        yield (
+            f"microbatch {microbatch[j]}, lane {lane[j]} belongs to two blocks:"
+            f" {_on_ranks(placed, int(other[j]))}; {_on_ranks(placed, int(sequence[j]))}"
+        )
+
+
+def _slots(placed: Sequences) -> tuple[IntArray, IntArray, IntArray]:
+    """Sequence (as index), lane and microbatch of every member of every group."""
+    sequence, member = expand(placed.degree)
+    return sequence, placed.first_rank[sequence] + member, placed.microbatch[sequence]
+
+
+def _on_ranks(placed: Sequences, i: int) -> str:
+    """Where one sequence lies, in words."""
+    first, degree = int(placed.first_rank[i]), int(placed.degree[i])
+    return f"sequence {placed.sequence_id[i]}: ranks {first}..{first + degree - 1}"
 
 
 def _order(
@@ -158,15 +255,26 @@ def _schedule(
 
 _NEXT_OPS = {"": ("F",), "F": ("B", "BW"), "FB": ("W",)}
 
+ROUNDING = 1e-9
+"""Share of the cap by which sums of length over degree may round."""
+
 RULES: dict[str, Rule] = {
     "accounted": _accounted,
     "degree": _degree,
+    "layout": _layout,
+    "inside": _inside,
     "aligned": _aligned,
+    "min-degree": _min_degree,
+    "microbatch-multiple": _microbatch_multiple,
     "cap": _cap,
+    "cap-mean": _cap_mean,
+    "cap-per-sequence": _cap_per_sequence,
+    "every-rank": _every_rank,
+    "one-degree": _one_degree,
     "order": _order,
     "schedule": _schedule,
 }
 """Every rule by the name a plan promises it under, foundations first."""
 
-FOUNDATIONS = frozenset({"accounted", "degree", "aligned"})
+FOUNDATIONS = frozenset({"accounted", "degree", "layout", "inside"})
 """Rules without which no other can even be asked; every plan must promise them."""

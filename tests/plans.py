@@ -16,7 +16,7 @@ from hydraplan.stages import split_layers
 from hydraplan.version import __version__
 from tests.builders import Place, placed_sequences
 
-INVARIANTS = ("accounted", "degree", "aligned", "cap", "order", "schedule")
+INVARIANTS = ("accounted", "degree", "layout", "inside", "aligned", "cap", "order", "schedule")
 
 
 def tiny_model(

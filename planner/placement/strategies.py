@@ -7,8 +7,11 @@ from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.hydra import place_hydra, place_once
 from hydraplan.planner.placement.memory_ffd import place_memory_once, place_memory_sized
 
-ALWAYS = ("accounted", "aligned", "cap", "degree", "order", "schedule")
-"""Invariants (`hydraplan.invariants`) that both strategies promise."""
+ALWAYS = ("accounted", "degree", "inside", "layout", "order", "schedule")
+"""Invariants (`hydraplan.invariants`) that every strategy promises."""
+
+BLOCKS = (*ALWAYS, "aligned", "cap")
+"""Invariants of strategies that place exact rows on aligned blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,6 @@ class Strategy:
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "hydra": Strategy(place_hydra, place_once, "auto", ALWAYS),
-    "memory-ffd": Strategy(place_memory_sized, place_memory_once, "as-built", ALWAYS),
+    "hydra": Strategy(place_hydra, place_once, "auto", BLOCKS),
+    "memory-ffd": Strategy(place_memory_sized, place_memory_once, "as-built", BLOCKS),
 }

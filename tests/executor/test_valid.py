@@ -48,5 +48,5 @@ def test_a_plan_that_promises_too_little_is_refused(tmp_path):
         header.model_copy(update={"invariants": ("accounted", "degree")}),
         [batch_plan(0, batch_rows([Place(5)]), 1, 1)],
     )
-    with pytest.raises(InvalidPlan, match="does not promise aligned, schedule"):
+    with pytest.raises(InvalidPlan, match="does not promise inside, schedule"):
         read_valid_batch(open_plan(path), 0)
