@@ -15,7 +15,8 @@ from hydraplan.errors import InputError
 from hydraplan.layout import MAX_RANKS
 from hydraplan.stages import check_tensor_parallel
 
-Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
+MIN_SPEED, MAX_SPEED = 1e-3, 1e3
+Speed = Annotated[float, Field(ge=MIN_SPEED, le=MAX_SPEED)]
 
 MAX_DIGITS = 18
 """Digits of the longest number an option takes; it fits int64."""

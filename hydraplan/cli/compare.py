@@ -28,6 +28,7 @@ def compare(
     max_groups: o.MaxGroups = None,
     reorder: o.Reorder = "batch",
     engine: o.Engine = "nested",
+    rank_speed: o.RankSpeed = None,
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
     json: o.Json = False,
@@ -66,6 +67,7 @@ def compare(
         max_groups=max_groups,
         reorder=reorder,
         engine=engine,
+        rank_speed=rank_speed,
     )
     rows = list(rows_of(inputs.lengths, inputs.profile, inputs.options, inputs.num_batches, names))
     if json:

@@ -54,6 +54,10 @@ Engine = Annotated[
     Literal["nested", "ring"],
     typer.Option("--engine", help="Attention of a group: Ulysses inside a ring, or a ring."),
 ]
+RankSpeed = Annotated[
+    Path | None,
+    typer.Option("--rank-speed", help="Speed of every lane: Parquet, CSV, text, or a run folder."),
+]
 Unit = Annotated[
     Literal["sequences", "documents"], typer.Option("--unit", help="What a row of an .idx is.")
 ]
@@ -94,6 +98,7 @@ def read_inputs(
     max_groups: int | None,
     reorder: str,
     engine: Literal["nested", "ring"],
+    rank_speed: Path | None,
 ) -> Inputs:
     """Check the options that typer cannot, and read both input files."""
     from pydantic import ValidationError
@@ -102,6 +107,7 @@ def read_inputs(
     from hydraplan.errors import InputError
     from hydraplan.files.lengths import read_lengths
     from hydraplan.files.profilefile import read_profile
+    from hydraplan.files.speeds import read_speeds
     from hydraplan.planheader import PlanOptions
     from hydraplan.planner.placement.strategies import STRATEGIES
 
@@ -130,6 +136,7 @@ def read_inputs(
             max_groups=max_groups,
             reorder=reorder,
             engine=engine,
+            rank_speed=None if rank_speed is None else read_speeds(rank_speed, ranks),
         )
     except ValidationError as error:
         raise InputError(f"option {validation_text(error)}") from None

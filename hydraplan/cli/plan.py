@@ -32,6 +32,7 @@ def plan(
     max_groups: o.MaxGroups = None,
     reorder: o.Reorder = "batch",
     engine: o.Engine = "nested",
+    rank_speed: o.RankSpeed = None,
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
     force: o.Force = False,
@@ -79,6 +80,7 @@ def plan(
         max_groups=max_groups,
         reorder=reorder,
         engine=engine,
+        rank_speed=rank_speed,
     )
     summaries: list[BatchSummary] = []
 

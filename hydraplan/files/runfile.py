@@ -221,6 +221,9 @@ def read_timeline(run: Run, step: int) -> Timeline:
         ops, sync = np.flatnonzero(here & (kinds != SYNC)), np.flatnonzero(here & (kinds == SYNC))
         shape = (-1, run.header.plan.options.ranks)
         ops = ops[np.lexsort((columns["lane"][ops], columns["position"][ops]))]
+        each = np.tile(np.arange(shape[1]), len(ops) // shape[1])
+        if not len(sync) or not len(ops) or not np.array_equal(columns["lane"][ops], each):
+            raise InputError(f"{path}: step {step}, stage {stage} lacks rows of some lane")
         first = ops.reshape(shape)[:, 0]
         schedule.append(
             tuple(

@@ -117,11 +117,12 @@ def test_flag_environment_and_file_all_reach_the_request(
     monkeypatch.setenv(f"HYDRAPLAN_{command.upper()}_REORDER", "window:128")
     monkeypatch.setenv(f"HYDRAPLAN_{command.upper()}_MAX_GROUPS", "7")
     output = ["-o", "a.plan"] if command == "plan" else []
-    flags = ["--min-degree", "2", "--engine", "ring"]
+    Path("speeds.txt").write_text("1\n" * 7 + "0.5\n")
+    flags = ["--min-degree", "2", "--engine", "ring", "--rank-speed", "speeds.txt"]
     assert run([command, BUNDLED, "--profile", profile, *SHAPE, *flags, *output]) == 2
     (o,) = seen
     assert (o.min_degree, o.microbatch_multiple, o.max_groups) == (2, 4, 7)
-    assert (o.reorder, o.engine, o.rank_speed) == ("window:128", "ring", None)
+    assert (o.reorder, o.engine, o.rank_speed) == ("window:128", "ring", (1.0,) * 7 + (0.5,))
 
 
 def test_compare_shows_baselines_in_every_order_and_hydra_in_its_own(
@@ -230,6 +231,9 @@ def write(path: Path, content: str | bytes) -> str:
         ("5\n", ["--max-groups", "0"], 2, "--max-groups"),
         ("5\n", ["--reorder", "window:0"], 2, "reorder: neither batch, none nor window:K"),
         ("5\n", ["--engine", "tree"], 2, "--engine"),
+        ("5\n", ["--rank-speed", "gone.txt"], 2, "gone.txt are neither a file nor a run folder"),
+        ("5\n", ["--rank-speed", "a.txt"], 2, "a.txt holds 1 speeds, --ranks is 8"),
+        ("0\n", ["--rank-speed", "a.txt"], 2, "a.txt: lane 0 has speed 0, not from 0.001 to 1000"),
         ("5\n", ["--microbatches", str(10**12)], 2, "slots, beyond 16777216"),
         ("5\n", ["--microbatches", "1" * 5000], 2, "has 5000 digits"),
         ("5\n", ["--num-batches", str(10**17)], 2, "--num-batches asks 1"),

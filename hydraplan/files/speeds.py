@@ -1,0 +1,223 @@
+"""Speed of every lane: from a table or text with a number a lane, or from what a run measured.
+
+A speed is a factor, 1.0 nominal and 0.5 half as fast. From a run it is found so: every op that
+had rows is compared with what the run's plan predicts for it on a nominal rank; the ratio is
+divided by the middle ratio of the ranks of its stage in that op, so that only differences
+between ranks remain; the middle of that over the ops is how much slower a rank is; and a lane
+is as slow as its slowest rank, since every sequence passes all of them.
+
+Measured is own time, waiting excluded. So a slow link is not seen, nor anything that slows all
+ranks of a stage alike. Only the last `LATEST_STEPS` steps count, without the first step of the
+run, which warms up, if there are others.
+
+Source: our choice.
+"""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hydraplan.cost import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from hydraplan.errors import InputError
+from hydraplan.files.parquet import first_line
+from hydraplan.files.planfile import Plan, open_plan, read_batch
+from hydraplan.files.runfile import Run, open_run, plan_digest, read_timeline
+from hydraplan.invariants import check_plan
+from hydraplan.model import BatchPlan, FloatArray, Timeline
+from hydraplan.planheader import MAX_SPEED, MIN_SPEED
+from hydraplan.slots import SlotTimes, slot_times
+
+SPEED_COLUMNS = ("speed", "factor")
+LATEST_STEPS = 16
+"""Steps of a run that are looked at; devices change over a long one."""
+
+DIGITS = 2
+"""Decimals of a speed from a run; a per cent is below what any measurement can tell."""
+
+_PARQUET_MAGIC = b"PAR1"
+_OF_KIND = {
+    "F": (FORWARD,),
+    "B": (INPUT_GRADIENT,),
+    "W": (WEIGHT_GRADIENT,),
+    "BW": (INPUT_GRADIENT, WEIGHT_GRADIENT),
+}
+
+
+def read_speeds(path: Path, num_ranks: int) -> tuple[float, ...]:
+    """Speed of every lane from a run folder, or from a file in lane order.
+
+    A file is Parquet or CSV with a column `speed` or `factor`, or text with one number a line.
+
+    Raises:
+        InputError: It cannot be read, holds another count than `num_ranks`, or a speed is no
+            number from `MIN_SPEED` to `MAX_SPEED`.
+    """
+    if path.is_dir():
+        return _checked(path, speeds_of_run(open_run(path)), num_ranks)
+    if not path.is_file():
+        raise InputError(
+            f"speeds {path} are neither a file nor a run folder",
+            "give Parquet or CSV with a column speed, text with one number a line, or a run",
+        )
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    is_parquet = path.suffix == ".parquet" or raw.startswith(_PARQUET_MAGIC)
+    return _checked(path, _parquet(path) if is_parquet else _text(path, raw), num_ranks)
+
+
+def _checked(path: Path, speeds: list[float], num_ranks: int) -> tuple[float, ...]:
+    for lane, speed in enumerate(speeds):
+        if not MIN_SPEED <= speed <= MAX_SPEED:
+            raise InputError(
+                f"{path}: lane {lane} has speed {speed:g}, not from {MIN_SPEED:g} to {MAX_SPEED:g}",
+                "1.0 is nominal, 0.5 half as fast",
+            )
+    if len(speeds) != num_ranks:
+        raise InputError(
+            f"{path} holds {len(speeds)} speeds, --ranks is {num_ranks}", "give one for every lane"
+        )
+    return tuple(speeds)
+
+
+def _parquet(path: Path) -> list[float]:
+    try:
+        with pq.ParquetFile(path) as file:
+            name = _speed_column(path, file.schema_arrow.names)
+            kind = file.schema_arrow.field(name).type
+            if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+                raise InputError(f"{path}: column {name} holds {kind}, speeds are numbers")
+            values = file.read([name]).column(name)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not readable Parquet: {first_line(error)}") from None
+    if values.null_count:
+        raise InputError(f"{path}: column {name} holds empty cells")
+    return [float(value) for value in values.to_pylist()]
+
+
+def _text(path: Path, raw: bytes) -> list[float]:
+    """Numbers of a CSV if the first line names a column, else of text, one a line."""
+    try:
+        lines = raw.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({error.reason})") from None
+    if not lines:
+        raise InputError(f"{path} is empty")
+    try:
+        float(lines[0])
+    except ValueError:
+        header, *rows = _cells(path, lines)
+        names = [name.strip() for name in header]
+        index, first = names.index(_speed_column(path, names)), 2
+    else:
+        rows, index, first = [[line] for line in lines], 0, 1
+    speeds = []
+    for number, row in enumerate(rows, first):
+        cell = row[index].strip() if index < len(row) else ""
+        try:
+            speeds.append(float(cell))
+        except ValueError:
+            raise InputError(f"{path}: line {number} has no speed: {cell[:40]!a}") from None
+    return speeds
+
+
+def _cells(path: Path, lines: list[str]) -> list[list[str]]:
+    try:
+        return list(csv.reader(lines))
+    except csv.Error as error:
+        raise InputError(f"{path} is not CSV: {error}") from None
+
+
+def _speed_column(path: Path, names: list[str]) -> str:
+    found = [name for name in names if name in SPEED_COLUMNS]
+    if len(found) != 1:
+        shown = ascii(", ".join(names)[:80])
+        raise InputError(
+            f"{path} needs one column speed or factor, its first line or schema names {shown}",
+            "or give text with one number a line, in lane order",
+        )
+    return found[0]
+
+
+def speeds_of_run(run: Run) -> list[float]:
+    """Speed of every lane as a run measured it, one where its ranks are as fast as the middle.
+
+    Raises:
+        InputError: The run has no step, its plan is not at hand, or a lane never had rows.
+    """
+    if not run.steps:
+        raise InputError(f"run {run.path} has no finished step", "let it finish one")
+    plan = _plan_of(run)
+    cost = replace(plan.header.cost_model(), rank_speed=None)
+    first = 1 if len(run.steps) > 1 else 0
+    slots: dict[int, SlotTimes] = {}
+    ratios: list[list[FloatArray]] = [[] for _ in range(cost.pp)]
+    for step in range(max(first, len(run.steps) - LATEST_STEPS), len(run.steps)):
+        batch = _batch_of(run, plan, step)
+        if batch.batch not in slots:
+            placed = batch.sequences.placed()
+            slots[batch.batch] = slot_times(cost, placed, batch.num_microbatches)
+        timeline = read_timeline(run, step)
+        if any(
+            sorted(ran) != sorted(planned)
+            for ran, planned in zip(timeline.schedule, batch.schedule, strict=True)
+        ):
+            raise InputError(f"run {run.path}: step {step} did not run the ops of its plan")
+        for stage in range(cost.pp):
+            ratios[stage].append(_slowness(timeline, slots[batch.batch], stage))
+    slow = np.stack([_middle(run, np.concatenate(stage)) for stage in ratios]).max(axis=0)
+    return [round(1 / float(factor), DIGITS) for factor in slow]
+
+
+def _slowness(timeline: Timeline, slots: SlotTimes, stage: int) -> FloatArray:
+    """Measured over predicted over the middle lane, (ops, lanes); NaN where a slot has no rows."""
+    rows = []
+    for op, busy_s in zip(timeline.schedule[stage], timeline.busy_s[stage], strict=True):
+        predicted_s = slots.op_s[_OF_KIND[op.kind], stage, op.chunk, :, op.microbatch].sum(axis=0)
+        used = slots.rows[:, op.microbatch] > 0
+        ratio = np.where(used, busy_s, np.nan) / predicted_s
+        if used.any() and (middle := np.nanmedian(ratio)) > 0:
+            rows.append(ratio / middle)
+    return np.array(rows).reshape(-1, len(slots.rows))
+
+
+def _middle(run: Run, ratios: FloatArray) -> FloatArray:
+    """Median over the ops of every lane, shape (lanes,)."""
+    unknown = np.flatnonzero(~np.isfinite(ratios).any(axis=0))
+    if len(unknown):
+        raise InputError(
+            f"run {run.path} tells nothing of lane {unknown[0]}: no measured op of it had rows"
+        )
+    result: FloatArray = np.nanmedian(ratios, axis=0)
+    if not (result > 0).all():
+        raise InputError(f"run {run.path} measured no time of its own on some lane")
+    return result
+
+
+def _plan_of(run: Run) -> Plan:
+    """The plan a run was made from: a folder of that name and content, beside the run or here."""
+    name = run.header.plan_name
+    for folder in (run.path.resolve().parent, Path()):
+        path = folder / Path(name).name
+        if path.is_dir():
+            plan = open_plan(path)
+            if plan_digest(plan) == run.header.plan_digest:
+                return plan
+    raise InputError(
+        f"the plan {name} of run {run.path} lies neither beside it nor in this folder, or is"
+        " another one by now",
+        "put the plan that ran beside the run; its predictions are what times are compared with",
+    )
+
+
+def _batch_of(run: Run, plan: Plan, step: int) -> BatchPlan:
+    batch = read_batch(plan, run.steps[step]["batch"])
+    broken = check_plan(plan.header, batch)
+    if broken:
+        raise InputError(f"the plan of run {run.path} is not valid: {broken[0]}")
+    return batch
