@@ -96,7 +96,9 @@ def lower_bound_s(
     costliest single sequence needs to pass forward and backward.
     """
     sync_s = grad_sync_s(cost)
-    forward, backward, weight = work_s.sum(axis=2) / cost.ranks
+    fastest, pool = float(cost.slow.min()), float((1 / cost.slow).sum())
+    forward, backward, weight = work_s.sum(axis=2) / pool
+    alone_s, through_s = alone_s * fastest, through_s * fastest
     way_in = np.concatenate([[0.0], np.cumsum(alone_s[FORWARD], axis=0).min(axis=1)[:-1]])
     way_back = np.concatenate([[0.0], np.cumsum(alone_s[INPUT_GRADIENT], axis=0).min(axis=1)[:-1]])
     there_and_back = way_in + forward + backward + way_back + sync_s[0]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hydraplan.cost import CostModel
+from hydraplan.cost import FORWARD, INPUT_GRADIENT, CostModel
 from hydraplan.errors import InputError
-from hydraplan.layout import expand, rank_tokens
+from hydraplan.layout import MAX_RANKS, expand, rank_tokens
 from hydraplan.model import FloatArray, IntArray, Sequences
 from hydraplan.traffic import boundary_s, grad_sync_s
 
@@ -33,7 +33,7 @@ def check_size(num_stages: int, num_ranks: int, num_microbatches: int) -> None:
 class SlotTimes:
     """Costs of one batch.
 
-    `op_s`: own seconds, waiting excluded, shape (3, stages, chunks, lanes, microbatches),
+    `op_s`: own seconds at the speed of the lane, waiting excluded, shape (3, stages, chunks, lanes, microbatches),
     first index `cost.FORWARD`, `INPUT_GRADIENT`, `WEIGHT_GRADIENT`.
     `rows`: exact rows of every slot, shape (lanes, microbatches).
     `component`: lanes connected through groups carry the lowest lane of their component,
@@ -58,29 +58,33 @@ class SlotTimes:
 def slot_times(cost: CostModel, placed: Sequences, num_microbatches: int) -> SlotTimes:
     """Cost of every slot of a batch; `placed` holds only rows on ranks."""
     check_size(cost.pp, cost.ranks, num_microbatches)
-    shape = (cost.ranks, num_microbatches)
     u, r = placed.ulysses_size, placed.ring_size
-    sequence, member = expand(placed.degree)
-    slot = (placed.first_rank[sequence] + member) * num_microbatches + placed.microbatch[sequence]
-    size = shape[0] * shape[1]
-    exact_rows = rank_tokens(placed.length_tokens, u, r)
-    rows = np.bincount(slot, exact_rows, size).astype(np.int64).reshape(shape)
+
+    def spread(per_member: IntArray | FloatArray, groups: IntArray | slice) -> FloatArray:
+        """Sum over every slot of what the members of these groups put there, (M, lanes)."""
+        group, member = expand(placed.degree[groups])
+        lane = placed.first_rank[groups][group] + member
+        slot = placed.microbatch[groups][group] * cost.ranks + lane
+        sums = np.bincount(slot, per_member, num_microbatches * cost.ranks)
+        return sums.astype(float).reshape(num_microbatches, cost.ranks)
+
+    everyone = slice(len(placed))
+    rows = spread(rank_tokens(placed.length_tokens, u, r), everyone).astype(np.int64)
     bucket, lead = buckets(placed)
-    attention = cost.attention_s(placed.length_tokens, u, r, bucket)
-    exchange, member = expand(placed.degree[lead])
-    lane = placed.first_rank[lead][exchange] + member
-    slot = lane * num_microbatches + placed.microbatch[lead][exchange]
-    per_layer = np.stack(
-        [np.bincount(slot, part[exchange], size).reshape(shape) for part in attention]
-    )
+    attention_s = cost.attention_s(placed.length_tokens, u, r, bucket)
     padded = rows + padding_tokens(rows, cost.tp)
     op_s = cost.call_s[..., None, None] + cost.row_s[..., None, None] * padded
-    op_s[:2] += np.array(cost.layers, float)[None, :, :, None, None] * per_layer[:, None, None]
-    return SlotTimes(
-        op_s=op_s,
-        rows=rows,
+    layers = np.array(cost.layers, float)[:, :, None, None]
+    for direction in (FORWARD, INPUT_GRADIENT):
+        per_member = np.repeat(attention_s[direction], placed.degree[lead])
+        op_s[direction] += layers * spread(per_member, lead)
+    if cost.rank_speed is not None:
+        op_s *= cost.slow
+    return SlotTimes(  # lanes lie next to each other in memory, since runs walk over them
+        op_s=op_s.swapaxes(-1, -2),
+        rows=rows.T,
         component=components(placed, cost.ranks, num_microbatches),
-        boundary_s=boundary_s(cost, padded.astype(float)),
+        boundary_s=boundary_s(cost, padded.T.astype(float)),
         grad_sync_s=grad_sync_s(cost),
     )
 
@@ -96,8 +100,11 @@ def buckets(placed: Sequences) -> tuple[IntArray, IntArray]:
     A bucket is what the engine exchanges together: the sequences of a microbatch that share
     (first_rank, ulysses_size, ring_size).
     """
-    keys = np.stack([placed.microbatch, placed.first_rank, placed.ulysses_size, placed.ring_size])
-    _, lead, bucket = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    links = np.stack([placed.ulysses_size, placed.ring_size])
+    _, shape = np.unique(links[0] * (MAX_RANKS + 1) + links[1], return_inverse=True)
+    block = placed.microbatch * MAX_RANKS + placed.first_rank
+    key = block * (int(shape.max()) + 1) + shape
+    _, lead, bucket = np.unique(key, return_index=True, return_inverse=True)
     return bucket.reshape(-1), lead
 
 
@@ -107,11 +114,12 @@ def components(placed: Sequences, num_ranks: int, num_microbatches: int) -> IntA
     Groups are runs of lanes, so two neighbours are connected exactly when some group covers
     both; counting the groups that cross each border finds all sets at once.
     """
-    crossing = np.zeros((num_ranks + 1, num_microbatches), np.int64)
     wide = placed.degree > 1
-    np.add.at(crossing, (placed.first_rank[wide] + 1, placed.microbatch[wide]), 1)
-    end = placed.first_rank[wide] + placed.degree[wide]
-    np.add.at(crossing, (end, placed.microbatch[wide]), -1)
-    starts_here = np.cumsum(crossing, axis=0)[:num_ranks] == 0
-    lane = np.arange(num_ranks, dtype=np.int64)[:, None]
-    return np.maximum.accumulate(np.where(starts_here, lane, 0), axis=0)
+    size = num_microbatches * (num_ranks + 1)
+    first = placed.microbatch[wide] * (num_ranks + 1) + placed.first_rank[wide] + 1
+    end = first + placed.degree[wide] - 1
+    crossing = np.bincount(first, minlength=size) - np.bincount(end, minlength=size)
+    crossing = crossing.reshape(num_microbatches, num_ranks + 1)[:, :num_ranks]
+    starts_here = np.cumsum(crossing, axis=1) == 0
+    lane = np.arange(num_ranks, dtype=np.int64)
+    return np.maximum.accumulate(np.where(starts_here, lane, 0), axis=1).T

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible, InputError
 from hydraplan.files.lengths import Lengths
-from hydraplan.layout import MAX_LENGTH_TOKENS
+from hydraplan.layout import MAX_LENGTH_TOKENS, legal_degrees
 from hydraplan.model import UNPLACED, IntArray, Sequences, Status
 from hydraplan.planheader import PlanOptions
-from hydraplan.planner.placement.cost_table import fits, num_levels
+from hydraplan.planner.placement.degrees import offered_levels
+from hydraplan.planner.placement.sizing import fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,10 @@ class Batches:
         length = self.length_tokens[start:stop].copy()
         status: list[Status] = ["empty" if n == 0 else "placed" for n in length]
         cap = self.options.max_tokens_per_rank
-        for i in np.flatnonzero(too_long(self.cost, length, cap)):
+        offered = _offered(self.cost, self.options)
+        for i in np.flatnonzero(too_long(self.cost, length, cap, offered)):
             if self.options.on_overlong == "truncate":
-                length[i] = most_tokens(self.cost, cap)
+                length[i] = most_tokens(self.cost, cap, offered)
                 status[i] = "truncated"
             else:
                 status[i] = "overlong"
@@ -77,10 +79,11 @@ def open_batches(
             f" beyond {MAX_LENGTH_TOKENS}"
         )
     length = lengths.length_tokens[: bounds[-1][1]]
-    overlong = too_long(cost, length, options.max_tokens_per_rank)
+    offered = _offered(cost, options)
+    overlong = too_long(cost, length, options.max_tokens_per_rank, offered)
     if options.on_overlong == "error" and overlong.any():
         row = int(overlong.argmax())
-        raise _overlong(cost, row, int(length[row]), options.max_tokens_per_rank)
+        raise _overlong(cost, row, int(length[row]), options.max_tokens_per_rank, offered)
     empty = length == 0
     open_rows = ~empty if options.on_overlong == "truncate" else ~(empty | overlong)
     trained = np.add.reduceat(open_rows, [start for start, _ in bounds], dtype=np.int64)
@@ -123,24 +126,32 @@ def cut_batches(
     return bounds
 
 
-def too_long(cost: CostModel, length_tokens: IntArray, cap_tokens: int) -> NDArray[np.bool_]:
-    """Which rows no degree can hold under the cap, shape (num_rows,); each length asked once."""
-    result = length_tokens > cap_tokens
+def too_long(
+    cost: CostModel, length_tokens: IntArray, cap_tokens: int, offered: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Which rows no offered degree can hold under the cap, (num_rows,); each length asked once."""
+    result = length_tokens > cap_tokens if offered[0] else length_tokens > 0
     length, inverse = np.unique(length_tokens[result], return_inverse=True)
-    result[result] = ~fits(cost, length, cap_tokens)[inverse]
+    result[result] = ~fits(cost, length, cap_tokens, offered)[inverse]
     return result
 
 
-def most_tokens(cost: CostModel, cap_tokens: int) -> int:
-    """What the largest degree holds at the most, in tokens."""
-    return cap_tokens << (num_levels(cost.ranks) - 1)
+def most_tokens(cost: CostModel, cap_tokens: int, offered: NDArray[np.bool_]) -> int:
+    """What the largest offered degree holds at the most, in tokens."""
+    return cap_tokens * int(legal_degrees(cost.ranks)[offered].max())
 
 
-def _overlong(cost: CostModel, row: int, length: int, cap: int) -> Infeasible:
-    available = most_tokens(cost, 1)
+def _offered(cost: CostModel, options: PlanOptions) -> NDArray[np.bool_]:
+    return offered_levels(cost.ranks, options.min_degree, options.max_groups)
+
+
+def _overlong(
+    cost: CostModel, row: int, length: int, cap: int, offered: NDArray[np.bool_]
+) -> Infeasible:
+    available = most_tokens(cost, 1, offered)
     needed = 1 << max(0, (-(-length // cap) - 1).bit_length())
     enough = -(-length // available)
-    while not fits(cost, np.array([length]), enough)[0]:
+    while not fits(cost, np.array([length]), enough, offered)[0]:
         enough += 1
     return Infeasible(
         f"sequence {row} of {length} tokens needs degree {needed} under the cap of {cap} tokens"

@@ -7,12 +7,15 @@ import numpy as np
 
 from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible
-from hydraplan.metrics import FIGURES, balance, lower_bound_s, shares, sizes
+from hydraplan.metrics import FIGURES, balance, shares, sizes
 from hydraplan.model import WINNERS, BatchPlan, FloatArray, Schedule, Sequences, Timeline
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.pipeline.simulator import simulate
-from hydraplan.planner.placement.cost_table import cost_table, planning_stage
+from hydraplan.planner.lower_bound import bound_s
+from hydraplan.planner.placement.cost_table import cost_table
+from hydraplan.planner.placement.degrees import offered_levels
+from hydraplan.planner.placement.sizing import planning_stage
 from hydraplan.planner.placement.window import microbatch_window
 from hydraplan.slots import SlotTimes, slot_times
 
@@ -28,12 +31,11 @@ def batch_figures(
     """Figures named in `metrics.FIGURES`, and the run they come from."""
     slots = slot_times(cost, placed, num_microbatches)
     timeline = simulate(slots, schedule)
-    table = cost_table(cost, placed.length_tokens, cap_tokens)
     figures = shares(timeline)
     figures |= balance(slots.load_s, load_target_s)
     figures |= sizes(cost, placed, slots, schedule)
     figures["fill_bubble"] = shares(simulate(evened(slots), schedule))["pipeline_bubble"]
-    bound = lower_bound_s(cost, table.work_s, table.alone_s, table.through_s)
+    bound = bound_s(cost, placed.length_tokens, cap_tokens)
     figures["lower_bound_s"] = bound
     figures["efficiency"] = bound / figures["iteration_s"]
     return {name: figures[name] for name in FIGURES}, timeline
@@ -88,7 +90,9 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     except Infeasible as error:
         yield str(error)
         return
-    table = cost_table(cost, placed.length_tokens, options.max_tokens_per_rank)
+    table = cost_table(
+        cost, placed.length_tokens, options.max_tokens_per_rank, offered_levels(cost.ranks, options.min_degree, options.max_groups)
+    )
     window = microbatch_window(table, placed.length_tokens, cost.ranks, options.max_tokens_per_rank)
     stored = batch.figures | {
         "window_min": batch.search.window_min,

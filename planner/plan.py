@@ -16,6 +16,7 @@ from hydraplan.planner.forked import in_order
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.placement.cost_table import cost_table
+from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.placement.window import microbatch_window
@@ -107,7 +108,8 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
     order, cap = options.microbatch_order, options.max_tokens_per_rank
     least = -(-int(open_rows.length_tokens.sum()) // (cost.ranks * cap))
     check_size(cost.pp, cost.ranks, options.microbatches or least)
-    table = cost_table(cost, open_rows.length_tokens, cap)
+    offered = offered_levels(cost.ranks, options.min_degree, options.max_groups)
+    table = cost_table(cost, open_rows.length_tokens, cap, offered)
     return Request(
         cost=cost,
         table=table,
@@ -115,6 +117,9 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
         cap_tokens=cap,
         window=microbatch_window(table, open_rows.length_tokens, cost.ranks, cap),
         microbatches=options.microbatches,
+        microbatch_multiple=options.microbatch_multiple,
+        min_degree=options.min_degree,
+        reorder=options.reorder,
         orders=ORDERS if order == "auto" else (order,),
         schedule=SCHEDULES[options.pipeline],
     )

@@ -1,8 +1,9 @@
 """Add/max trees over the lanes of each microbatch: what an aligned block holds, in O(log R).
 
-Row m of a tree is a binary heap over `width` lanes (a power of two); node `width >> k` + b is
-aligned block b of degree 2**k. `added[m, n]` was added to every lane below n, `highest[m, n]`
-is the maximum below n counting additions at n and below, not above.
+Row m of a tree is a binary heap over `width` lanes (a power of two, at least R). Node
+`(width >> k) + b` is aligned block b of level k; the root is the whole pool, whatever R is, since
+lanes beyond R only ever carry what the whole pool carries. `added[m, n]` was added to every lane
+below n, `highest[m, n]` is the maximum below n counting additions at n and below, not above.
 """
 
 import numpy as np
@@ -18,6 +19,12 @@ def new_tree(num_microbatches: int, num_ranks: int) -> tuple[Tree, Tree]:
     width = 1 << (num_ranks - 1).bit_length()
     shape = (num_microbatches, 2 * width)
     return np.zeros(shape), np.zeros(shape)
+
+
+@compiled
+def num_blocks(num_ranks: int, level: int) -> int:
+    """Aligned blocks of a level; the whole pool is one."""
+    return max(1, num_ranks >> level)
 
 
 @compiled

@@ -1,7 +1,9 @@
-"""Cost of every sequence at every degree: what the planner knows of a batch.
+"""A batch as the load target sees it: buckets of like lengths, and what each degree costs them.
 
-Degrees are the powers of two up to the pool. For each the cheapest legal (ulysses_size,
-ring_size) is taken. A degree is possible if its fullest member fits the cap.
+Planning needs the cost of every sequence at every degree only to choose degrees. That is done
+on a histogram, with 64 buckets an octave and the mean length of each, so that solving a target
+does not depend on the number of sequences. Costs and rows of the chosen degrees are exact
+again (`sizing`). Batches of few sequences have a bucket for every length.
 """
 
 from dataclasses import dataclass
@@ -9,122 +11,129 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hydraplan.cost import FORWARD, INPUT_GRADIENT, CostModel
+from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible
-from hydraplan.layout import rank_tokens_max
+from hydraplan.layout import legal_degrees
 from hydraplan.model import FloatArray, IntArray
+from hydraplan.planner.placement.sizing import (
+    memory_floor,
+    planning_stage,
+    shape_table,
+    stage_load_s,
+)
+
+OCTAVE_BUCKETS = 64
+"""Buckets between a length and its double: lengths of one differ by at most 1.6 %."""
+MAX_LEVELS = 64
+"""More than any pool has."""
+EXACT_UP_TO = 2048
+"""Batches of at most this many sequences get a bucket for every distinct length."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """Costs of a batch, columns are levels: level k is degree 2**k.
+    """Costs of a batch; rows are buckets of like lengths, columns are levels.
 
-    `load_s`: seconds F + B + W that a sequence adds to each member on the planning stage if it
-    shares its exchanges with no other (an upper bound of what it adds), infinite where the cap
-    forbids the degree, shape (num_sequences, num_levels).
-    `rows`: rows of the fullest member, same shape. `ulysses_size`: the chosen inner size.
-    `floor`: lowest possible level of each sequence, its memory floor.
-    `fixed_s`: seconds a microbatch costs the planning stage, rows or not.
-    `short_token_s`: seconds a token of a very short sequence costs that stage.
-    `work_s`, `alone_s`, `through_s`: what `metrics.lower_bound_s` asks for.
+    `bucket`: bucket of every sequence, shape (num_sequences,). `count`: sequences in each
+    bucket. `load_s`: seconds F + B + W of a sequence on each member on the planning stage,
+    infinite below the memory floor and where a level is not offered, shape (num_buckets,
+    num_levels). `floor`: lowest possible level. `degrees`: ranks of each level.
+    `offered`: which levels may be used at all. `stage`: the planning stage.
+    `fixed_s`: seconds a microbatch costs that stage, rows or not.
+    `short_token_s`: seconds a token of a very short sequence costs it.
+    `floor_s`: the least load a rank can have of the costliest sequence, at any degree.
     """
 
+    bucket: IntArray
+    count: IntArray
     load_s: FloatArray
-    rows: IntArray
-    ulysses_size: IntArray
     floor: IntArray
+    degrees: IntArray
+    offered: NDArray[np.bool_]
+    stage: int
     fixed_s: float
     short_token_s: float
-    work_s: FloatArray
-    alone_s: FloatArray
-    through_s: FloatArray
+    floor_s: float
 
     @property
     def num_levels(self) -> int:
         """How many degrees the pool offers."""
-        return int(self.load_s.shape[1])
+        return len(self.degrees)
 
     @property
     def rank_work_s(self) -> FloatArray:
         """Rank time a sequence consumes at each level, degree x load, seconds."""
-        result: FloatArray = self.load_s * 2.0 ** np.arange(self.num_levels)
+        result: FloatArray = self.load_s * self.degrees
         return result
 
-    def at(self, level: IntArray) -> tuple[FloatArray, IntArray, IntArray, IntArray]:
-        """Load (s), fullest rows, ulysses_size and ring_size of each sequence at its level."""
-        i = np.arange(len(level))
-        u = self.ulysses_size[i, level]
-        return self.load_s[i, level], self.rows[i, level], u, (1 << level) // u
+
+def all_levels(num_ranks: int) -> NDArray[np.bool_]:
+    """Every level of the pool is offered."""
+    return np.ones(len(legal_degrees(num_ranks)), bool)
 
 
-def num_levels(num_ranks: int) -> int:
-    """Number of powers of two up to the pool: degrees 1, 2, 4, ..."""
-    return num_ranks.bit_length()
+def cost_table(
+    cost: CostModel,
+    length_tokens: IntArray,
+    cap_tokens: int,
+    offered: NDArray[np.bool_] | None = None,
+) -> CostTable:
+    """Tabulate a batch.
 
-
-def fits(cost: CostModel, length_tokens: IntArray, cap_tokens: int) -> NDArray[np.bool_]:
-    """Which sequences some degree can hold, shape (num_sequences,)."""
-    result = np.zeros(len(length_tokens), bool)
-    for level in range(num_levels(cost.ranks)):
-        for u, r in cost.shapes(1 << level):
-            result |= _fullest(length_tokens, u, r) <= cap_tokens
-    return result
-
-
-def cost_table(cost: CostModel, length_tokens: IntArray, cap_tokens: int) -> CostTable:
-    """Tabulate a batch; lengths that repeat are computed once.
+    Args:
+        offered: Which levels may be used, shape (num_levels,); None for all.
 
     Raises:
         Infeasible: No degree holds some sequence; callers sort those out before.
     """
-    length, inverse = np.unique(length_tokens, return_inverse=True)
-    levels = num_levels(cost.ranks)
+    offered = all_levels(cost.ranks) if offered is None else offered
+    degrees, shapes = legal_degrees(cost.ranks), shape_table(cost)
     stage = planning_stage(cost, length_tokens)
-    load = np.full((len(length), levels), np.inf)
-    rows = np.zeros((len(length), levels), np.int64)
-    ulysses = np.ones((len(length), levels), np.int64)
-    work = np.full((3, cost.pp, len(length)), np.inf)
-    alone = np.full((3, cost.pp, len(length)), np.inf)
-    through = np.full(len(length), np.inf)
-    for level in range(levels):
-        for u, r in cost.shapes(1 << level):
-            fullest = _fullest(length, u, r)
-            ops = cost.sequence_s(length, np.full_like(length, u), np.full_like(length, r))
-            least = cost.least.sequence_s(length, np.full_like(length, u), np.full_like(length, r))
-            ops[:, :, fullest > cap_tokens] = np.inf
-            least[:, :, fullest > cap_tokens] = np.inf
-            total = ops[:, stage].sum(axis=0)
-            better = total < load[:, level]
-            load[better, level] = total[better]
-            rows[better, level] = fullest[better]
-            ulysses[better, level] = u
-            work = np.minimum(work, least * (1 << level))
-            alone = np.minimum(alone, ops)
-            forward_and_back = ops[FORWARD].sum(axis=0) + ops[INPUT_GRADIENT].sum(axis=0)
-            through = np.minimum(through, forward_and_back)
-    if not np.isfinite(load).any(axis=1).all():
-        worst = int(length[~np.isfinite(load).any(axis=1)].max())
+    floor = memory_floor(cost, length_tokens, cap_tokens, offered)
+    if floor.max() == len(degrees):
+        worst = int(length_tokens[floor == len(degrees)].max())
         raise Infeasible(f"no degree up to {cost.ranks} holds {worst} tokens in {cap_tokens}")
+    bucket, shortest, count = histogram(length_tokens, floor)
+    mean = np.rint(np.bincount(bucket, length_tokens) / count).astype(np.int64)
+    priced = np.append(mean, length_tokens.max())  # the costliest by itself, for floor_s
+    lowest = np.append(floor[shortest], floor.max())
+    legal = (shapes > 0) & offered[:, None]
+    row, level, choice = np.nonzero((lowest[:, None] <= np.arange(len(degrees)))[..., None] & legal)
+    u = shapes[level, choice]
+    load_s = np.full((len(priced), len(degrees)), np.inf)
+    here_s = stage_load_s(cost, priced[row], u, degrees[level] // u, stage)
+    np.minimum.at(load_s, (row, level), here_s)
     return CostTable(
-        load_s=load[inverse],
-        rows=rows[inverse],
-        ulysses_size=ulysses[inverse],
-        floor=np.isfinite(load).argmax(axis=1)[inverse].astype(np.int64),
+        bucket=bucket,
+        count=count,
+        load_s=load_s[:-1],
+        floor=lowest[:-1],
+        degrees=degrees,
+        offered=offered,
+        stage=stage,
         fixed_s=float(cost.call_s.sum(axis=(0, 2))[stage]),
         short_token_s=float(cost.row_s.sum(axis=(0, 2))[stage]),
-        work_s=work[:, :, inverse],
-        alone_s=alone[:, :, inverse],
-        through_s=through[inverse],
+        floor_s=float(load_s[-1].min()),
     )
 
 
-def _fullest(length_tokens: IntArray, u: int, r: int) -> IntArray:
-    return rank_tokens_max(
-        length_tokens, np.full_like(length_tokens, u), np.full_like(length_tokens, r)
-    )
+def histogram(
+    length_tokens: IntArray, floor: IntArray, octave_buckets: int = OCTAVE_BUCKETS
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Buckets of lengths that share a memory floor, shortest first.
 
-
-def planning_stage(cost: CostModel, length_tokens: IntArray) -> int:
-    """The stage that costs most over the batch; slot loads are balanced on it."""
-    ones = np.ones_like(length_tokens)
-    return int(cost.sequence_s(length_tokens, ones, ones).sum(axis=(0, 2)).argmax())
+    Returns:
+        Bucket of every sequence; the shortest sequence of each bucket, and its count.
+    """
+    if len(length_tokens) <= EXACT_UP_TO:
+        key = length_tokens
+    else:
+        octave = np.frexp(length_tokens.astype(float))[1].astype(np.int64) - 1
+        step = (length_tokens - (np.int64(1) << octave)) * octave_buckets >> octave
+        key = (octave * octave_buckets + step) * MAX_LEVELS + floor
+    found = np.unique(key, return_inverse=True, return_counts=True)
+    _, bucket, count = found
+    by_length = np.argsort(-length_tokens, kind="stable")
+    shortest = np.empty(len(count), np.int64)
+    shortest[bucket[by_length]] = by_length
+    return bucket.astype(np.int64), shortest, count.astype(np.int64)

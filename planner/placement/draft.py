@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hydraplan.cost import CostModel
-from hydraplan.metrics import balance, shares
+from hydraplan.layout import legal_degrees
+from hydraplan.metrics import balance
 from hydraplan.model import IntArray, Schedule, Search, Sequences
 from hydraplan.planner.pipeline.order import microbatch_order
-from hydraplan.planner.pipeline.simulator import simulate
+from hydraplan.planner.pipeline.simulator import iteration_s
 from hydraplan.planner.placement.cost_table import CostTable
+from hydraplan.planner.placement.sizing import Sized, raised, sized
 from hydraplan.planner.placement.window import Window
-from hydraplan.slots import SlotTimes, slot_times
+from hydraplan.slots import slot_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,9 @@ class Request:
     """One batch to place. `sequences` holds only rows that get a place, places still open.
 
     `microbatches` None leaves their number to the strategy, `window` holds the counts that
-    leave balance open. `orders` are the microbatch orders to choose from. `schedule(stages,
+    leave balance open; the number is a multiple of `microbatch_multiple`. `min_degree` is the
+    lowest degree. `orders` are the microbatch orders to choose from. `reorder` says how far
+    rows may leave the order of the input (`planheader.PlanOptions`). `schedule(stages,
     microbatches)` gives the op order.
     """
 
@@ -30,8 +34,21 @@ class Request:
     cap_tokens: int
     window: Window
     microbatches: int | None
+    microbatch_multiple: int
+    min_degree: int
+    reorder: str
     orders: tuple[str, ...]
     schedule: Callable[[int, int], Schedule]
+
+    def sized(self, level: IntArray) -> Sized:
+        """Exact costs of every sequence at its level, or at the next one that holds it."""
+        length, stage, cap = self.sequences.length_tokens, self.table.stage, self.cap_tokens
+        found = sized(self.cost, length, level, stage, cap)
+        return raised(self.cost, length, found, stage, cap, self.table.offered)
+
+    def whole_multiple(self, num_microbatches: int) -> int:
+        """The next number of microbatches that the request allows."""
+        return -(-num_microbatches // self.microbatch_multiple) * self.microbatch_multiple
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +57,6 @@ class Draft:
 
     sequences: Sequences
     num_microbatches: int
-    slots: SlotTimes
     microbatch_order: str
     iteration_s: float
     slot_imbalance: float
@@ -68,61 +84,48 @@ def one_candidate(window: Window) -> Search:
 
 def draft(
     request: Request,
-    level: IntArray,
+    found: Sized,
     microbatch: IntArray,
     first_rank: IntArray,
     num_microbatches: int,
     winner: str,
 ) -> Draft:
-    """Put the microbatches into the best of the requested orders and score the result."""
-    if request.microbatches is None:  # a microbatch that got nothing is none
+    """Put the microbatches into the best of the requested orders and score the result.
+
+    Where their number was left open, microbatches that got nothing are taken out, as far as
+    the wanted multiple allows.
+    """
+    if request.microbatches is None:
         used, microbatch = np.unique(microbatch, return_inverse=True)
-        num_microbatches = len(used)
-    load_s, rows, u, r = request.table.at(level)
+        num_microbatches = request.whole_multiple(len(used))
     placed = replace(
         request.sequences,
         microbatch=microbatch,
         first_rank=first_rank,
-        degree=np.int64(1) << level,
-        ulysses_size=u,
-        ring_size=r,
-        rank_tokens_max=rows,
-        predicted_s=load_s,
+        degree=legal_degrees(request.cost.ranks)[found.level],
+        ulysses_size=found.ulysses_size,
+        ring_size=found.ring_size,
+        rank_tokens_max=found.rows,
+        predicted_s=found.load_s,
     )
-    built = slot_times(request.cost, placed, num_microbatches)
-    built_load_s = built.load_s
+    slots = slot_times(request.cost, placed, num_microbatches)
+    load_s = slots.load_s
     schedule = request.schedule(request.cost.pp, num_microbatches)
-    best = None
+    scored = []
     for name in request.orders:
-        order = microbatch_order(name, built_load_s)
-        slots = reordered(built, order)
-        iteration_s = shares(simulate(slots, schedule))["iteration_s"]
-        if best is None or iteration_s < best[0]:
-            best = iteration_s, name, order, slots
-    assert best is not None
-    iteration_s, name, order, slots = best
+        order = microbatch_order(name, load_s)
+        scored.append((iteration_s(slots, schedule, order), name, order))
+    seconds, name, order = min(scored, key=lambda x: x[0])
     position = np.empty_like(order)
     position[order] = np.arange(len(order))
     return Draft(
         sequences=in_global_order(replace(placed, microbatch=position[microbatch])),
         num_microbatches=num_microbatches,
-        slots=slots,
         microbatch_order=name,
-        iteration_s=iteration_s,
-        slot_imbalance=balance(built_load_s, float("nan"))["slot_imbalance"],
+        iteration_s=seconds,
+        slot_imbalance=balance(load_s, float("nan"))["slot_imbalance"],
         winner=winner,
         search=one_candidate(request.window),
-    )
-
-
-def reordered(slots: SlotTimes, order: IntArray) -> SlotTimes:
-    """The same slots with microbatches in another order."""
-    return replace(
-        slots,
-        op_s=slots.op_s[..., order],
-        rows=slots.rows[:, order],
-        component=slots.component[:, order],
-        boundary_s=slots.boundary_s[:, order],
     )
 
 

@@ -17,16 +17,16 @@ preference for balance and the memory-sized candidate are ours.
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hydraplan.errors import Infeasible
-from hydraplan.model import IntArray
-from hydraplan.planner.placement.degrees import allowed_levels
+from hydraplan.model import FloatArray, IntArray
+from hydraplan.planner.placement.degrees import guarded_load_s
 from hydraplan.planner.placement.draft import Draft, Request, draft
 from hydraplan.planner.placement.lazy_heaps import place_lazy_heaps
 from hydraplan.planner.placement.lazy_split import place_lazy_split
 from hydraplan.planner.placement.load_target import LoadTarget, solve
 from hydraplan.planner.placement.memory_ffd import place_memory_sized
+from hydraplan.planner.placement.sizing import Sized
 from hydraplan.planner.placement.window import (
     best_count,
     counts_over,
@@ -146,9 +146,11 @@ def _more_points(request: Request) -> list[_Point]:
 
 
 def _least_imbalance(request: Request, point: _Point) -> float:
-    load_s, level = request.table.at(point.target.level)[0], point.target.level
+    table, level = request.table, point.target.level
+    load_s = table.load_s[np.arange(len(level)), level]
     num_slots = request.cost.ranks * point.num_microbatches
-    return least_imbalance(load_s, level, request.table.fixed_s, num_slots)
+    pieces = table.count * table.degrees[level]
+    return least_imbalance(load_s, pieces, table.fixed_s, num_slots)
 
 
 def _points(request: Request, counts: list[int]) -> list[_Point]:
@@ -157,7 +159,7 @@ def _points(request: Request, counts: list[int]) -> list[_Point]:
     points: list[_Point] = []
     seen: set[bytes] = set()
     for eta in ETAS:
-        allowed = allowed_levels(table, eta)
+        allowed = guarded_load_s(table, eta)
         for count in (m for m in counts if m <= most):
             for theta in THETAS:
                 point = _point(request, allowed, count, theta, eta)
@@ -169,7 +171,7 @@ def _points(request: Request, counts: list[int]) -> list[_Point]:
 
 
 def _point(
-    request: Request, allowed: NDArray[np.bool_], count: int, theta: float, eta: float
+    request: Request, allowed: FloatArray, count: int, theta: float, eta: float
 ) -> _Point:
     """Solve the target and estimate the iteration: fill, mean load, and a price for theta."""
     cost, table = request.cost, request.table
@@ -181,24 +183,25 @@ def _point(
 
 def _place(request: Request, point: _Point) -> Draft | None:
     """Place and score one point."""
-    found = place_levels(request, point.target.level, point.num_microbatches)
-    if found is None:
+    found = request.sized(point.target.level[request.table.bucket])
+    places = place_levels(request, found, point.num_microbatches)
+    if places is None:
         return None
-    placed = draft(request, point.target.level, *found, point.num_microbatches, "load-driven")
+    placed = draft(request, found, *places, point.num_microbatches, "load-driven")
     target_s = point.target.load_target_s + request.table.fixed_s
     search = replace(placed.search, load_target_s=target_s, theta=point.theta, eta=point.eta)
     return replace(placed, search=search)
 
 
 def place_levels(
-    request: Request, level: IntArray, num_microbatches: int
+    request: Request, found: Sized, num_microbatches: int
 ) -> tuple[IntArray, IntArray] | None:
     """Microbatch and first rank: lazy heaps, and lazy split where the cap stops them."""
-    load_s, rows, _, _ = request.table.at(level)
+    asked = found.load_s, found.rows, found.level
     for place in (place_lazy_heaps, place_lazy_split):
-        found = place(load_s, rows, level, request.cost.ranks, num_microbatches, request.cap_tokens)
-        if found is not None:
-            return found
+        places = place(*asked, request.cost.ranks, num_microbatches, request.cap_tokens)
+        if places is not None:
+            return places
     return None
 
 
@@ -206,7 +209,7 @@ def place_once(request: Request, found: Draft) -> None:
     """One solve of the target and one placement at the point that was found, nothing scored."""
     search, count = found.search, found.num_microbatches
     load_driven = found.winner == "load-driven"
-    allowed = allowed_levels(request.table, search.eta if load_driven else ETAS[0])
+    allowed = guarded_load_s(request.table, search.eta if load_driven else ETAS[0])
     theta = search.theta if load_driven else THETAS[0]
     target = solve(request.table, allowed, request.cost.ranks * count, theta)
-    place_levels(request, target.level, count)
+    place_levels(request, request.sized(target.level[request.table.bucket]), count)

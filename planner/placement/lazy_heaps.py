@@ -17,7 +17,13 @@ import numpy as np
 
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.compiled import compiled
-from hydraplan.planner.placement.block_tree import Tree, add_to_block, block_max, new_tree
+from hydraplan.planner.placement.block_tree import (
+    Tree,
+    add_to_block,
+    block_max,
+    new_tree,
+    num_blocks,
+)
 from hydraplan.planner.placement.heap import drop_top, push, sift_down
 
 MAX_SET_ASIDE = 64
@@ -37,15 +43,15 @@ def place_lazy_heaps(
     Args:
         load_s: Seconds each sequence adds to every member, shape (num_sequences,).
         rows: Rows of its fullest member.
-        level: log2 of its degree.
+        level: Level of its degree.
 
     Returns:
         Microbatch and first rank of each sequence, or None where the cap got in the way.
     """
-    order = np.lexsort((np.arange(len(load_s)), -level, -load_s))
+    order = np.lexsort((-level, -load_s))
     added_s, highest_s = new_tree(num_microbatches, num_ranks)
     added_rows, highest_rows = new_tree(num_microbatches, num_ranks)
-    levels = num_ranks.bit_length()
+    levels = (num_ranks - 1).bit_length() + 1
     smallest = np.full(levels, np.iinfo(np.int64).max)
     np.minimum.at(smallest, level, rows)
     node, microbatch = np.full(len(level), -1), np.full(len(level), -1)
@@ -85,7 +91,7 @@ def _place(
     levels = len(smallest)
     start = np.zeros(levels + 1, np.int64)
     for k in range(levels):
-        start[k + 1] = start[k] + (num_ranks >> k) * num_microbatches
+        start[k + 1] = start[k] + num_blocks(num_ranks, k) * num_microbatches
     size = start[1:] - start[:-1]
     keys = np.zeros(start[levels])
     items = np.empty(start[levels], np.int64)
@@ -98,7 +104,7 @@ def _place(
     for i in range(len(load_s)):
         k = level[i]
         at = start[k]
-        blocks = num_ranks >> k
+        blocks = num_blocks(num_ranks, k)
         aside = 0
         done = False
         while size[k] > 0:

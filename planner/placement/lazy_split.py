@@ -26,14 +26,25 @@ def place_lazy_split(
     cap_tokens: int,
 ) -> tuple[IntArray, IntArray] | None:
     """Place sequences; arguments and result as `place_lazy_heaps`."""
-    order = np.lexsort((np.arange(len(load_s)), -load_s, -level))
+    order = np.lexsort((-load_s, -level))
     smallest = np.minimum.accumulate(rows[order][::-1])[::-1]
     first, microbatch = np.full(len(level), -1), np.full(len(level), -1)
-    if not _place(
-        load_s[order], rows[order], level[order], smallest, num_ranks, num_microbatches,
-        cap_tokens, first, microbatch,
-    ):  # fmt: skip
-        return None
+    pool_s, pool_rows = np.zeros(num_microbatches), np.zeros(num_microbatches, np.int64)
+    whole = (num_ranks - 1).bit_length()
+    pools = int((level == whole).sum()) if 1 << whole > num_ranks else 0
+    done = 0
+    for stop, lanes in ((pools, 1), (len(level), num_ranks)):
+        part = order[done:stop]  # a pool that is no block is a single lane to its sequences
+        on_level = level[part] if lanes > 1 else np.zeros_like(part)
+        complete, _ = _place(
+            load_s[part], rows[part], on_level, smallest[done:stop], lanes, num_microbatches,
+            cap_tokens, pool_s, pool_rows, first[done:stop], microbatch[done:stop],
+        )  # fmt: skip
+        if not complete:
+            return None
+        pool_s += np.bincount(microbatch[done:stop], load_s[part], num_microbatches)
+        pool_rows += np.bincount(microbatch[done:stop], rows[part], num_microbatches).astype(int)
+        done = stop
     first_rank, placed_in = np.empty_like(first), np.empty_like(microbatch)
     first_rank[order], placed_in[order] = first, microbatch
     return placed_in, first_rank
@@ -48,10 +59,16 @@ def _place(
     num_ranks: int,
     num_microbatches: int,
     cap_tokens: int,
+    pool_s: FloatArray,
+    pool_rows: IntArray,
     first_of: IntArray,
     microbatch_of: IntArray,
-) -> bool:
-    """Fill `first_of` and `microbatch_of`. An item is a block, named by its first lane's slot."""
+) -> tuple[bool, int]:
+    """Fill `first_of` and `microbatch_of`; return completeness and heap entries touched.
+
+    An item is a block, named by its first lane's slot. Every lane of microbatch m starts with
+    `pool_s[m]` seconds and `pool_rows[m]` rows.
+    """
     slots = num_ranks * num_microbatches
     keys = np.zeros(slots)
     items = np.zeros(slots, np.int64)
@@ -59,7 +76,7 @@ def _place(
     block_rows = np.zeros(slots, np.int64)
     aside_keys = np.empty(MAX_SET_ASIDE)
     aside_items = np.empty(MAX_SET_ASIDE, np.int64)
-    size = 0
+    size = touched = 0
     opened = 63
     for i in range(len(load_s)):
         k = level[i]
@@ -68,12 +85,14 @@ def _place(
                 lane = num_ranks >> (whole + 1) << (whole + 1)
                 for m in range(num_microbatches):
                     block_level[m * num_ranks + lane] = whole
-                    push(keys, items, 0, size, 0.0, m * num_ranks + lane)
+                    block_rows[m * num_ranks + lane] = pool_rows[m]
+                    push(keys, items, 0, size, pool_s[m], m * num_ranks + lane)
                     size += 1
         opened = min(opened, k)
         aside = 0
         done = False
         while size > 0:
+            touched += 1
             key, item = keys[0], items[0]
             free = cap_tokens - block_rows[item]
             drop_top(keys, items, 0, size)
@@ -102,5 +121,5 @@ def _place(
             push(keys, items, 0, size, aside_keys[j], aside_items[j])
             size += 1
         if not done:
-            return False
-    return True
+            return False, touched
+    return True, touched

@@ -11,7 +11,8 @@ still ends at a crossing.) Three ways there:
 
 1. no overhead, T = w (one-rank work): L = W / (R M);
 2. affine overhead, T(d) = w + e (d - 1), first order in e / L: a quadratic;
-3. the cost table with power-of-two degrees: bisection, started from 2. This is the truth.
+3. the cost table with the pool's degrees: bisection on a histogram of lengths. This is the
+   truth; 1 brackets it, and 2 gives the number of microbatches (`window.best_count`).
 
 Source: HyDra's abstract states that balance makes the target closed-form; all three formulas
 are our own derivation.
@@ -20,23 +21,29 @@ are our own derivation.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hydraplan.model import FloatArray, IntArray
+from hydraplan.planner.compiled import compiled
 from hydraplan.planner.placement.cost_table import CostTable
 from hydraplan.planner.placement.degrees import choose_levels
 
+NO_LIMIT_S = 1e300
+"""Beyond every finite load: each sequence stays at its memory floor."""
 TOLERANCE = 1e-6
 """Relative width at which the bisection stops."""
 
 
-def without_overhead(work_s: FloatArray, num_slots: int) -> float:
+def without_overhead(work_s: FloatArray, count: IntArray, num_slots: float) -> float:
     """Target in seconds if splitting cost nothing: the mean work of a slot."""
-    return float(work_s.sum()) / num_slots
+    return float(work_s @ count) / num_slots
 
 
 def quadratic(
-    work_s: FloatArray, overhead_s: FloatArray, num_slots: int, theta: float = 1.0
+    work_s: FloatArray,
+    overhead_s: FloatArray,
+    count: IntArray,
+    num_slots: float,
+    theta: float = 1.0,
 ) -> float:
     """Target in seconds under affine overhead e per further rank.
 
@@ -45,16 +52,17 @@ def quadratic(
     than theta * L are a prefix of the order by work, found by bisection on prefix sums.
 
     Args:
-        work_s: One-rank work of each sequence, seconds, shape (num_sequences,).
+        work_s: One-rank work of a sequence of each bucket, seconds, shape (num_buckets,).
         overhead_s: Rank-work each further rank adds, seconds, same shape.
-        num_slots: R * M.
+        count: Sequences of each bucket.
+        num_slots: R * M; with slow ranks, the sum of their speeds * M.
         theta: Largest share of L that one sequence may add to a slot.
     """
     order = np.argsort(-work_s, kind="stable")
-    w, e = work_s[order], overhead_s[order]
-    total = float(w.sum())
-    sum_e = np.concatenate([[0.0], np.cumsum(e)])
-    sum_ew = np.concatenate([[0.0], np.cumsum(e * w)])
+    w, e, n = work_s[order], overhead_s[order], count[order]
+    total = float(w @ n)
+    sum_e = np.concatenate([[0.0], np.cumsum(e * n)])
+    sum_ew = np.concatenate([[0.0], np.cumsum(e * w * n)])
 
     def target(prefix: int) -> float:
         rest = total - sum_e[prefix]
@@ -72,18 +80,24 @@ def quadratic(
 
 
 def affine_overhead(table: CostTable, load_target_s: float) -> FloatArray:
-    """Slope e of each sequence's rank-work between degree 1 and the degree the target asks.
+    """Slope e of a sequence's rank-work between degree 1 and the degree the target asks.
 
     Sequences that the cap forbids at degree 1 are measured from their memory floor.
     """
     i = np.arange(len(table.floor))
-    asked = choose_levels(table, np.isfinite(table.load_s), load_target_s)
-    degree, floor_degree = 2.0**asked, 2.0**table.floor
-    work = table.rank_work_s
-    rise = work[i, asked] - work[i, table.floor]
-    slope = rise / np.maximum(1.0, degree - floor_degree)
-    result: FloatArray = np.maximum(0.0, slope)
+    asked = choose_levels(table.load_s, load_target_s)
+    rise = table.rank_work_s[i, asked] - table.rank_work_s[i, table.floor]
+    further = table.degrees[asked] - table.degrees[table.floor]
+    result: FloatArray = np.maximum(0.0, rise / np.maximum(1, further))
     return result
+
+
+def quadratic_target(table: CostTable, num_slots: float, theta: float = 1.0) -> float:
+    """The second closed form on a batch, overheads taken at the target without overhead."""
+    base = table.rank_work_s[np.arange(len(table.floor)), table.floor]
+    start = without_overhead(base, table.count, num_slots)
+    overhead_s = affine_overhead(table, theta * start)
+    return quadratic(base, overhead_s, table.count, num_slots, theta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +105,9 @@ class LoadTarget:
     """The target, and the degrees it asks for.
 
     `load_target_s`: the crossing L, seconds per slot, fixed cost of a microbatch excluded.
-    `level`: log2 of each sequence's degree at L, shape (num_sequences,).
+    `level`: level of each bucket of the table at L, shape (num_buckets,).
     `rank_work_s`: what these degrees consume in total, seconds; at most R * M * L, and below it
-    by less than the step of one degree.
+    by less than the step of one bucket.
     """
 
     load_target_s: float
@@ -101,33 +115,48 @@ class LoadTarget:
     rank_work_s: float
 
 
-def solve(table: CostTable, allowed: NDArray[np.bool_], num_slots: int, theta: float) -> LoadTarget:
-    """The crossing on the cost table, by bisection from the quadratic start.
+def solve(table: CostTable, load_s: FloatArray, num_slots: float, theta: float) -> LoadTarget:
+    """The crossing on the cost table, by bisection.
 
     Args:
-        allowed: Which levels the guard permits, from `degrees.allowed_levels`.
+        load_s: Loads of the levels that the guard permits, from `degrees.guarded_load_s`.
+        num_slots: R * M; with slow ranks, the sum of their speeds * M.
         theta: Quantum: no sequence may add more than theta * L to a slot, where it can help it.
     """
-    i = np.arange(len(table.floor))
-    work = table.rank_work_s
+    target = _crossing(load_s, table.degrees, table.count, num_slots, theta)
+    level = choose_levels(load_s, theta * target)
+    total = _consumed(load_s, table.degrees, table.count, theta * target)
+    return LoadTarget(target, level, total)
 
-    def consumed(target: float) -> tuple[float, IntArray]:
-        level = choose_levels(table, allowed, theta * target)
-        return float(work[i, level].sum()), level
 
-    base = work[i, table.floor]
-    start = without_overhead(base, num_slots)
-    start = quadratic(base, affine_overhead(table, theta * start), num_slots, theta)
-    low, high = start, start
-    while low > 0 and consumed(low)[0] <= num_slots * low:
+@compiled
+def _crossing(
+    load_s: FloatArray, degrees: IntArray, count: IntArray, num_slots: float, theta: float
+) -> float:
+    low = high = _consumed(load_s, degrees, count, NO_LIMIT_S) / num_slots
+    while low > 0 and _consumed(load_s, degrees, count, theta * low) <= num_slots * low:
         low /= 1.25
-    while consumed(high)[0] > num_slots * high:
+    while _consumed(load_s, degrees, count, theta * high) > num_slots * high:
         high *= 1.25
     while high - low > TOLERANCE * high:
         middle = (low + high) / 2
-        if consumed(middle)[0] > num_slots * middle:
+        if _consumed(load_s, degrees, count, theta * middle) > num_slots * middle:
             low = middle
         else:
             high = middle
-    total, level = consumed(high)
-    return LoadTarget(high, level, total)
+    return high
+
+
+@compiled
+def _consumed(load_s: FloatArray, degrees: IntArray, count: IntArray, limit_s: float) -> float:
+    """Rank-work in seconds if no sequence adds more than `limit_s` where it can help it."""
+    total = 0.0
+    for i in range(len(count)):
+        best = 0
+        for level in range(len(degrees)):
+            if load_s[i, level] < load_s[i, best]:
+                best = level
+            if load_s[i, best] <= limit_s:
+                break
+        total += load_s[i, best] * degrees[best] * count[i]
+    return total

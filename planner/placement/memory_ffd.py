@@ -14,6 +14,7 @@ from hydraplan.errors import Infeasible
 from hydraplan.model import IntArray
 from hydraplan.planner.compiled import compiled
 from hydraplan.planner.placement.draft import Draft, Request, draft
+from hydraplan.planner.placement.sizing import Sized, memory_floor
 
 
 def place_first_fit(
@@ -23,19 +24,20 @@ def place_first_fit(
 
     Args:
         rows: Rows of each sequence's fullest member, at most `cap_tokens`.
-        level: log2 of its degree.
+        level: Level of its degree.
 
     Returns:
         Microbatch and first rank of each sequence, and the number of microbatches opened.
     """
     order = np.lexsort((np.arange(len(rows)), -length_tokens, -level))
     width = 1 << (num_ranks - 1).bit_length()
-    filled = int((rows << level).sum()) // (num_ranks * cap_tokens) + 1
+    degree = np.minimum(1 << level, num_ranks)
+    filled = int((rows * degree).sum()) // (num_ranks * cap_tokens) + 1
     microbatches = 1 << (2 * filled).bit_length()
     while True:
         first, microbatch = np.full(len(rows), -1), np.full(len(rows), -1)
         if _place(
-            rows[order], level[order], num_ranks, width, microbatches, cap_tokens, first, microbatch
+            rows[order], degree[order], num_ranks, width, microbatches, cap_tokens, first, microbatch
         ):
             break
         microbatches *= 2
@@ -47,7 +49,7 @@ def place_first_fit(
 @compiled
 def _place(
     rows: IntArray,
-    level: IntArray,
+    degree_of: IntArray,
     num_ranks: int,
     width: int,
     num_microbatches: int,
@@ -64,7 +66,7 @@ def _place(
     for node in range(slots - 1, 0, -1):
         lowest[node] = min(lowest[2 * node], lowest[2 * node + 1])
     for i in range(len(rows)):
-        degree = 1 << level[i]
+        degree = degree_of[i]
         usable = num_ranks // degree * degree
         room = cap_tokens - rows[i]
         slot = _first_at_most(lowest, slots, 0, room)
@@ -108,25 +110,45 @@ def place_memory_sized(request: Request) -> Draft:
     Raises:
         Infeasible: Packing needs more microbatches than were fixed.
     """
-    level = request.table.floor
-    microbatch, first_rank, count = _packed(request)
+    level = memory_floor(
+        request.cost, request.sequences.length_tokens, request.cap_tokens, request.table.offered
+    )
+    found = request.sized(level)
+    microbatch, first_rank, count = _packed(request, found)
     if request.microbatches is not None and count > request.microbatches:
         raise Infeasible(
             f"memory-ffd packs this batch into {count} microbatches,"
             f" --microbatches allows {request.microbatches}",
             "use --microbatches auto",
         )
-    return draft(request, level, microbatch, first_rank, request.microbatches or count, "memory")
+    return draft(request, found, microbatch, first_rank, request.microbatches or count, "memory")
 
 
 def place_memory_once(request: Request, found: Draft) -> None:
     """The packing alone, nothing scored."""
-    _packed(request)
-
-
-def _packed(request: Request) -> tuple[IntArray, IntArray, int]:
-    level = request.table.floor
-    _, rows, _, _ = request.table.at(level)
-    return place_first_fit(
-        rows, level, request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
+    sequences = request.sequences
+    level = memory_floor(
+        request.cost, sequences.length_tokens, request.cap_tokens, request.table.offered
     )
+    _packed(request, request.sized(level))
+
+
+def _packed(request: Request, found: Sized) -> tuple[IntArray, IntArray, int]:
+    """First fit to the cap; under a wanted multiple, to the lowest cap that fills just that many.
+
+    A multiple of microbatches would otherwise end in empty ones.
+    """
+    length, ranks = request.sequences.length_tokens, request.cost.ranks
+    packed = place_first_fit(found.rows, found.level, length, ranks, request.cap_tokens)
+    wanted = request.whole_multiple(packed[2])
+    if wanted == packed[2]:
+        return packed
+    low, high = int(found.rows.max()), request.cap_tokens
+    while low < high:
+        middle = (low + high) // 2
+        tighter = place_first_fit(found.rows, found.level, length, ranks, middle)
+        if tighter[2] <= wanted:
+            packed, high = tighter, middle
+        else:
+            low = middle + 1
+    return packed[0], packed[1], wanted

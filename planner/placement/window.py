@@ -19,8 +19,7 @@ import numpy as np
 
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.placement.cost_table import CostTable
-from hydraplan.planner.placement.degrees import allowed_levels
-from hydraplan.planner.placement.load_target import solve
+from hydraplan.planner.placement.load_target import quadratic_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +40,16 @@ def microbatch_window(
     table: CostTable, length_tokens: IntArray, num_ranks: int, cap_tokens: int
 ) -> Window:
     """The window of one batch."""
-    work_s = float(table.rank_work_s.min(axis=1).sum())
-    floor_s = float(table.load_s.min(axis=1).max())
+    work_s = float(table.rank_work_s.min(axis=1) @ table.count)
     memory = max(1, ceil(int(length_tokens.sum()) / (num_ranks * cap_tokens)))
     short = ceil(work_s / (num_ranks * cap_tokens * table.short_token_s) * (1 - 1e-9))
-    return Window(max(memory, short), floor(work_s / (num_ranks * floor_s)), memory)
+    return Window(max(memory, short), floor(work_s / (num_ranks * table.floor_s)), memory)
 
 
 def best_count(table: CostTable, window: Window, num_ranks: int, num_stages: int) -> float:
-    """M*, from the rank-work at both ends of the window; not yet clamped to it."""
-    allowed = allowed_levels(table, eta=0.3)
+    """M*, from the closed-form rank-work at both ends of the window; not yet clamped to it."""
     low, high = window.low, max(window.high, window.low + 1)
-    at_low, at_high = (solve(table, allowed, num_ranks * m, 1.0).rank_work_s for m in (low, high))
+    at_low, at_high = (m * num_ranks * quadratic_target(table, num_ranks * m) for m in (low, high))
     slope = max(0.0, (at_high - at_low) / (high - low))
     base = at_low - slope * low
     per_microbatch = slope + num_ranks * table.fixed_s
@@ -96,17 +93,17 @@ def counts_over(window: Window) -> list[int]:
     return sorted({round(float(m)) for m in np.linspace(window.low, window.high, SPREAD)})
 
 
-def least_imbalance(load_s: FloatArray, level: IntArray, fixed_s: float, num_slots: int) -> float:
-    """No placement of these sequences on so many slots has a smaller slot imbalance.
+def least_imbalance(load_s: FloatArray, count: IntArray, fixed_s: float, num_slots: int) -> float:
+    """No placement of these pieces on so many slots has a smaller slot imbalance.
 
-    A sequence is 2**level pieces of `load_s` each. Of the k * num_slots + 1 heaviest pieces some
+    There are `count` pieces of `load_s` each. Of the k * num_slots + 1 heaviest pieces some
     slot holds k + 1, for every k; a slot besides costs `fixed_s`.
 
     Source: pigeonhole, standard in scheduling.
     """
     order = np.argsort(-load_s, kind="stable")
-    pieces = np.cumsum(np.int64(1) << level[order])
+    pieces = np.cumsum(count[order])
     k = np.arange((int(pieces[-1]) - 1) // num_slots + 1)
     lightest = load_s[order][np.searchsorted(pieces, k * num_slots, side="right")]
-    mean_s = fixed_s + float((load_s * 2.0**level).sum()) / num_slots
+    mean_s = fixed_s + float(load_s @ count) / num_slots
     return float(fixed_s + ((k + 1) * lightest).max()) / mean_s

@@ -1,0 +1,174 @@
+"""The min-max forest: the least loaded block of any degree, exactly, under adding and removing.
+
+One tree over the lanes of each microbatch. A node of height h keeps, for every level k <= h, the
+least `max load of a block` among the level-k blocks below it; a tournament over the
+microbatches then gives the least of all. A query walks down one path, O(log R + log M). An
+addition to a block changes the levels along one path, O(log^2 R + log R log M). Nothing is ever
+stale, so loads may fall as well, which repair needs.
+
+Source: our own derivation.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydraplan.model import IntArray
+from hydraplan.planner.compiled import compiled
+from hydraplan.planner.placement.block_tree import Tree, add_to_block, new_tree, num_blocks
+
+Floats = NDArray[np.float64]
+
+
+class Forest(NamedTuple):
+    """Loads and rows of all slots. W is the width of the trees, a power of two of at least R.
+
+    `added`, `highest`: seconds, as in `block_tree`, (M, 2 W). `barred`: 0, or infinite for a
+    block that may not be chosen, (M, 2 W). `best`: entry `start[h] + block * (h + 1) + k` is
+    the least maximum of a level-k block under a block of height h, additions above not
+    counted, (M, about 4 W). `leads[k, j]`: tournament of the microbatches at level k,
+    (levels, 2 * power of two of at least M). `rows_added`, `rows_highest`: rows, (M, 2 W).
+    """
+
+    num_ranks: int
+    added: Tree
+    highest: Tree
+    barred: Tree
+    start: IntArray
+    best: Floats
+    leads: Floats
+    rows_added: Tree
+    rows_highest: Tree
+
+
+def new_forest(num_ranks: int, num_microbatches: int) -> Forest:
+    """Empty slots."""
+    added, highest = new_tree(num_microbatches, num_ranks)
+    rows_added, rows_highest = new_tree(num_microbatches, num_ranks)
+    width = added.shape[1] // 2
+    levels = width.bit_length()
+    height = np.arange(levels)
+    start = np.concatenate([[0], np.cumsum((width >> height) * (height + 1))])
+    barred = np.zeros_like(added)
+    best = np.zeros((num_microbatches, int(start[-1])))
+    leads = np.full((levels, 2 << (num_microbatches - 1).bit_length()), np.inf)
+    forest = Forest(
+        num_ranks, added, highest, barred, start, best, leads, rows_added, rows_highest
+    )
+    _bar_beyond(forest)
+    return forest
+
+
+@compiled
+def _bar_beyond(forest: Forest) -> None:
+    """Bar the blocks that reach beyond the pool, and set up the tournaments."""
+    levels, microbatches = forest.leads.shape[0], forest.added.shape[0]
+    width = forest.added.shape[1] // 2
+    for level in range(levels):
+        for block in range(num_blocks(forest.num_ranks, level), width >> level):
+            for m in range(microbatches):
+                forest.barred[m, (width >> level) + block] = np.inf
+    for m in range(microbatches):
+        for node in range(2 * width - 1, 0, -1):
+            _refresh(forest, m, node)
+        for level in range(levels):
+            _lead(forest, level, m)
+
+
+@compiled
+def _height(width: int, node: int) -> int:
+    height = 0
+    while node << height < width:
+        height += 1
+    return height
+
+
+@compiled
+def _refresh(forest: Forest, m: int, node: int) -> None:
+    """Recompute what a node keeps, from its children."""
+    width = forest.added.shape[1] // 2
+    h = _height(width, node)
+    at = forest.start[h] + (node - (width >> h)) * (h + 1)
+    best = forest.best[m]
+    if h > 0:
+        left = forest.start[h - 1] + (2 * node - (width >> (h - 1))) * h
+        for k in range(h):
+            best[at + k] = forest.added[m, node] + min(best[left + k], best[left + h + k])
+    best[at + h] = forest.highest[m, node] + forest.barred[m, node]
+
+
+@compiled
+def _lead(forest: Forest, level: int, m: int) -> None:
+    """Play the tournament of a level again after microbatch m changed."""
+    leads = forest.leads[level]
+    root = forest.start[forest.leads.shape[0] - 1]
+    at = len(leads) // 2 + m
+    value = forest.best[m, root + level]
+    if leads[at] == value:
+        return
+    leads[at] = value
+    at >>= 1
+    while at > 0:
+        value = min(leads[2 * at], leads[2 * at + 1])
+        if leads[at] == value:
+            return
+        leads[at] = value
+        at >>= 1
+
+
+@compiled
+def least_loaded(forest: Forest, level: int) -> tuple[int, int, float]:
+    """Microbatch, node and maximum load of the least loaded block of a level.
+
+    The first of equals; the load is infinite if every block of the level is barred.
+    """
+    leads = forest.leads[level]
+    at, half = 1, len(leads) // 2
+    while at < half:
+        at = 2 * at if leads[2 * at] <= leads[2 * at + 1] else 2 * at + 1
+    m = at - half
+    width = forest.added.shape[1] // 2
+    best = forest.best[m]
+    node, h = 1, forest.leads.shape[0] - 1
+    while h > level:
+        left = forest.start[h - 1] + (2 * node - (width >> (h - 1))) * h
+        node = 2 * node if best[left + level] <= best[left + h + level] else 2 * node + 1
+        h -= 1
+    return m, node, leads[1]
+
+
+@compiled
+def change(forest: Forest, m: int, node: int, seconds: float, rows: int) -> None:
+    """Add to every lane of a block; both may be negative."""
+    add_to_block(forest.rows_added, forest.rows_highest, m, node, rows)
+    width, levels = forest.added.shape[1] // 2, forest.leads.shape[0]
+    h = _height(width, node)
+    at = forest.start[h] + (node - (width >> h)) * (h + 1)
+    for k in range(h + 1):
+        forest.best[m, at + k] += seconds
+    add_to_block(forest.added, forest.highest, m, node, seconds)
+    above = node >> 1
+    while above > 0:
+        _refresh(forest, m, above)
+        above >>= 1
+    for level in range(levels):
+        _lead(forest, level, m)
+
+
+@compiled
+def bar(forest: Forest, m: int, node: int, level: int, barred: bool) -> None:
+    """Forbid or allow choosing a block of a level."""
+    forest.barred[m, node] = np.inf if barred else 0.0
+    _refresh(forest, m, node)
+    width = forest.added.shape[1] // 2
+    h, above = level + 1, node >> 1
+    best = forest.best[m]
+    while above > 0:
+        at = forest.start[h] + (above - (width >> h)) * (h + 1)
+        left = forest.start[h - 1] + (2 * above - (width >> (h - 1))) * h
+        lower = min(best[left + level], best[left + h + level])
+        best[at + level] = forest.added[m, above] + lower
+        above >>= 1
+        h += 1
+    _lead(forest, level, m)
