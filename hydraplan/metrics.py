@@ -33,6 +33,8 @@ FIGURES = (
     "num_shapes",
     "sent_bytes",
     "padding_tokens",
+    "displacement_mean_rows",
+    "displacement_max_rows",
 )
 """Names of all figures of a batch, in the order people read them."""
 
@@ -149,11 +151,26 @@ def sizes(
     }
 
 
+def displacement(placed: Sequences) -> dict[str, float]:
+    """How far rows move: place in the order of execution against place in the file.
+
+    Both count the rows on ranks only. A batch runs microbatch after microbatch; rows of one
+    microbatch are trained together and keep the order of the file among them.
+    """
+    microbatch = placed.microbatch[np.argsort(placed.sequence_id)]
+    moved = np.abs(np.argsort(microbatch, kind="stable") - np.arange(len(microbatch)))
+    return {
+        "displacement_mean_rows": float(moved.mean()),
+        "displacement_max_rows": float(moved.max()),
+    }
+
+
 def mean_figures(batches: Sequence[dict[str, float]]) -> dict[str, float]:
-    """A plan's figures over its batches: the mean, or the maximum of sizes that must fit."""
+    """A plan's figures over its batches: the mean, or the maximum of what is a bound."""
     result = {}
     for name in FIGURES:
         values = [figures[name] for figures in batches]
-        fits = name.startswith(("max_", "peak_")) or name == "num_groups"
-        result[name] = max(values) if fits else float(np.mean(values))
+        is_bound = name in ("num_groups", "displacement_max_rows")
+        is_bound |= name.startswith(("max_", "peak_"))
+        result[name] = max(values) if is_bound else float(np.mean(values))
     return result

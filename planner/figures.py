@@ -7,7 +7,7 @@ import numpy as np
 
 from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible
-from hydraplan.metrics import FIGURES, balance, shares, sizes
+from hydraplan.metrics import FIGURES, balance, displacement, shares, sizes
 from hydraplan.model import WINNERS, BatchPlan, FloatArray, Schedule, Sequences, Timeline
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.order import ORDERS
@@ -34,6 +34,7 @@ def batch_figures(
     figures = shares(timeline)
     figures |= balance(slots.load_s, load_target_s)
     figures |= sizes(cost, placed, slots, schedule)
+    figures |= displacement(placed)
     figures["fill_bubble"] = shares(simulate(evened(slots), schedule))["pipeline_bubble"]
     bound = bound_s(cost, placed.length_tokens, cap_tokens)
     figures["lower_bound_s"] = bound

@@ -8,6 +8,7 @@ from hydraplan.costfit import LinkFit, RateFit
 from hydraplan.metrics import (
     FIGURES,
     balance,
+    displacement,
     lower_bound_s,
     mean_figures,
     peak_live_tokens,
@@ -49,7 +50,7 @@ def test_an_input_gradient_alone_frees_half() -> None:
 def test_a_plans_figures_are_means_but_sizes_that_must_fit_are_maxima() -> None:
     one, two = dict.fromkeys(FIGURES, 1.0), dict.fromkeys(FIGURES, 3.0)
     found = mean_figures([one, two])
-    largest = {"max_tokens_per_rank", "peak_live_tokens", "num_groups"}
+    largest = {"max_tokens_per_rank", "peak_live_tokens", "num_groups", "displacement_max_rows"}
     assert {name for name in FIGURES if found[name] == 3.0} == largest
     assert {name for name in FIGURES if found[name] == 2.0} == set(FIGURES) - largest
 
@@ -65,6 +66,24 @@ def test_sizes_count_groups_shapes_and_rows() -> None:
     assert found["num_shapes"] == 2  # lane 0 sees 80 and 10 rows
     assert found["peak_live_tokens"] == 90
     assert found["sent_bytes"] == sent_bytes(cost, placed).sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("microbatch", "mean", "most"),
+    [
+        ([0, 0, 0, 0], 0, 0),
+        ([0, 0, 1, 2], 0, 0),
+        ([1, 0, 0, 0], 6 / 4, 3),  # runs as rows 1 2 3 0
+        ([2, 1, 0, 1], 6 / 4, 3),  # runs as rows 2 1 3 0
+        ([3, 2, 1, 0], 8 / 4, 3),
+    ],
+)
+def test_displacement_counts_rows_between_file_and_execution(
+    microbatch: list[int], mean: float, most: float
+) -> None:
+    places = [Place(10 * i, 0, 1 + i % 2, 1, m) for i, m in enumerate(microbatch, 1)]
+    found = displacement(placed_sequences(places))
+    assert found == {"displacement_mean_rows": mean, "displacement_max_rows": most}
 
 
 def slow_cost(layers: tuple[tuple[int, ...], ...], ranks: int) -> CostModel:
