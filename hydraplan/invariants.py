@@ -10,7 +10,7 @@ import numpy as np
 from hydraplan.cost import CostModel
 from hydraplan.layout import MAX_LENGTH_TOKENS, expand, legal_degrees, rank_tokens, rank_tokens_max
 from hydraplan.model import ON_RANKS, UNPLACED, BatchPlan, IntArray, Sequences
-from hydraplan.planheader import PlanHeader
+from hydraplan.planheader import PlanHeader, reorder_window
 
 Rule = Callable[[PlanHeader, CostModel, BatchPlan, Sequences], Iterator[str]]
 
@@ -231,6 +231,36 @@ def _order(
         )
 
 
+def _reorder(
+    header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
+) -> Iterator[str]:
+    """Rows leave the order of the file no further than was asked.
+
+    `none`: microbatches never fall along the rows. `window:K`: of every K rows in turn, a
+    microbatch holds rows of one such window only, and windows run in order.
+    """
+    rows, asked = placed.take(np.argsort(placed.sequence_id)), header.options.reorder
+    if asked == "none":
+        for i in np.flatnonzero(np.diff(rows.microbatch) < 0):
+            yield (
+                f"sequence {rows.sequence_id[i + 1]} is in microbatch {rows.microbatch[i + 1]},"
+                f" sequence {rows.sequence_id[i]} before it in {rows.microbatch[i]}"
+            )
+    size = reorder_window(asked)
+    if asked == "none" or size is None:
+        return
+    window = (placed.sequence_id - batch.sequences.sequence_id[0]) // size
+    used, start = np.unique(placed.microbatch, return_index=True)
+    first, last = np.minimum.reduceat(window, start), np.maximum.reduceat(window, start)
+    for i in np.flatnonzero(first != last):
+        yield f"microbatch {used[i]} holds rows of windows {first[i]} to {last[i]} of {size} rows"
+    for i in np.flatnonzero(last[:-1] > first[1:]):
+        yield (
+            f"microbatch {used[i + 1]} holds rows of window {first[i + 1]} of {size} rows,"
+            f" microbatch {used[i]} before it of window {last[i]}"
+        )
+
+
 def _schedule(
     header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
 ) -> Iterator[str]:
@@ -272,6 +302,7 @@ RULES: dict[str, Rule] = {
     "every-rank": _every_rank,
     "one-degree": _one_degree,
     "order": _order,
+    "reorder": _reorder,
     "schedule": _schedule,
 }
 """Every rule by the name a plan promises it under, foundations first."""

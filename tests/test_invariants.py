@@ -105,7 +105,7 @@ def test_a_slot_over_the_cap_is_named_with_its_rows() -> None:
 
 
 def said_of(
-    places: list[Place], promises: tuple[str, ...], ranks: int = 4, **asked: int
+    places: list[Place], promises: tuple[str, ...], ranks: int = 4, **asked: int | str
 ) -> list[str]:
     """What is broken in a hand-made batch of one or two microbatches."""
     count = 1 + max(place.microbatch for place in places)
@@ -176,10 +176,30 @@ PAIRED = [Place(40, 0, 2), Place(24, 0, 2), Place(30, 2), Place(30, 3)]
             {},
             ["sequence 0: ranks 1..2 are not aligned to degree 2"],
         ),
+        (
+            "reorder",
+            [Place(8, 0, 1, 1, m) for m in (0, 2, 1, 2)],
+            {"reorder": "none"},
+            ["sequence 2 is in microbatch 1, sequence 1 before it in 2"],
+        ),
+        (
+            "reorder",
+            [Place(length, 0, 1, 1, m) for length, m in ((8, 1), (8, 0), (0, 0), (8, 1), (8, 2))],
+            {"reorder": "window:3"},
+            ["microbatch 1 holds rows of windows 0 to 1 of 3 rows"],
+        ),
+        (
+            "reorder",
+            [Place(8, 0, 1, 1, m) for m in (1, 1, 0, 2)],
+            {"reorder": "window:2"},
+            [
+                "microbatch 1 holds rows of window 0 of 2 rows, microbatch 0 before it of window 1",
+            ],
+        ),
     ],
 )
 def test_promises_of_other_schedulers_are_checked_by_name(
-    name: str, places: list[Place], asked: dict[str, int], said: list[str]
+    name: str, places: list[Place], asked: dict[str, int | str], said: list[str]
 ) -> None:
     assert said_of(places, (name,), **asked) == [f"batch 0: {text}" for text in said]
     assert said_of(places, (), **asked) == []
@@ -189,6 +209,17 @@ def test_a_plan_that_keeps_every_promise_passes_all_rules() -> None:
     promises = tuple(set(RULES) - {"cap"})
     asked = {"max_tokens_per_rank": 32, "min_degree": 1, "microbatch_multiple": 2}
     assert said_of([*PAIRED, Place(128, 0, 4, 1, 1)], promises, **asked) == []
+
+
+@pytest.mark.parametrize(
+    ("reorder", "microbatches"),
+    [("none", (0, 0, 1, 1, 3)), ("window:2", (1, 0, 2, 2, 3)), ("batch", (4, 3, 2, 1, 0))],
+)
+def test_rows_that_stay_inside_their_window_keep_the_order(
+    reorder: str, microbatches: tuple[int, ...]
+) -> None:
+    places = [Place(8, 0, 1, 1, m) for m in microbatches]
+    assert said_of(places, ("reorder",), reorder=reorder) == []
 
 
 def test_the_mean_may_be_at_the_cap_where_exact_rows_are_beyond_it() -> None:
