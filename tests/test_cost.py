@@ -1,15 +1,16 @@
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydraplan.config import MAX_RATE
+from hydraplan.config import MAX_RATE, load_cluster, load_model
 from hydraplan.cost import CostModel
 from hydraplan.costfit import LinkFit
 from hydraplan.layout import legal_degrees
+from hydraplan.profiler.analytic import analytic_fit
 from hydraplan.traffic import grad_sync_s
 from tests.planner.cases import cost_model, with_pods
 
@@ -220,3 +221,124 @@ def test_lengths_beyond_32_bits_squared_do_not_overflow() -> None:
     assert two / one == pytest.approx(4, rel=1e-3)
     long = float(cost.attention_s(*arrays(1 << 34, 1, 1))[0, 0])
     assert long / one == pytest.approx(2.0**28, rel=1e-3)
+
+
+CLUSTERS = ("a100-sxm", "h100-sxm")
+CLAIM_MODELS = ("llama-8b", "llama-70b")  # 32 and 64 query heads, 8 KV heads
+CLAIM_TOKENS = (32 * 1024, 128 * 1024, 256 * 1024)
+DEGREES = (2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def on_cluster(cluster: str, model: str, tp: int = 1) -> CostModel:
+    fit = analytic_fit(load_cluster(cluster))
+    return CostModel(fit, load_model(model), tp, 1, 256, ((load_model(model).num_layers,),))
+
+
+def layer_s(cost: CostModel, length: int, u: int, r: int) -> tuple[float, float, float]:
+    """One layer, forward and backward: what it takes, compute alone, messages alone, seconds.
+
+    Compute alone is what it takes on infinitely fast links; messages alone, on an infinitely
+    fast device, is the time on the wire before any of it hides. Their exposed part is what it
+    takes less compute alone.
+    """
+
+    def with_fit(names: tuple[str, ...], **changes: float) -> CostModel:
+        update = {name: getattr(cost.fit, name).model_copy(update=changes) for name in names}
+        return replace(cost, fit=cost.fit.model_copy(update=update))
+
+    links = ("node_all_to_all", "node_p2p", "fabric_p2p")
+    kernels = ("attention_forward", "attention_backward")
+    compute = with_fit(links, bytes_per_s=MAX_RATE, latency_s=0.0)
+    wire = with_fit(kernels, flops_per_s=MAX_RATE, call_s=0.0)
+    took, computed, sent = (
+        float(c.attention_s(*arrays(length, u, r)).sum()) for c in (cost, compute, wire)
+    )
+    return took, computed, sent
+
+
+def falls(values: list[float]) -> bool:
+    return all(after < before for before, after in pairwise(values))
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("model", CLAIM_MODELS)
+@pytest.mark.parametrize("length", CLAIM_TOKENS)
+def test_wider_inner_groups_lower_compute_and_communication_together(
+    cluster: str, model: str, length: int
+) -> None:
+    """The claim's first half: at every ring depth, each doubling of the inner group pays."""
+    cost = on_cluster(cluster, model)
+    for ring_size in (1, 2, 4, 8, 16, 32):
+        # one tier a row: without a ring inside a node, with one across nodes
+        widths = [u for u in (1, 2, 4, 8) if (u > 1 if ring_size == 1 else u * ring_size > 8)]
+        took, computed, sent = zip(
+            *(layer_s(cost, length, u, ring_size) for u in widths), strict=True
+        )
+        assert falls(list(took))
+        assert falls(list(computed))
+        assert falls(list(sent))
+
+
+def test_with_heads_and_node_for_it_communication_falls_up_to_a_degree_of_64() -> None:
+    small = on_cluster("h100-sxm", "llama-70b")
+    cost = replace(small, fit=small.fit.model_copy(update={"devices_per_node": 64}))
+    assert (64, 1) in cost.shapes(64)
+    for length in CLAIM_TOKENS:
+        took, computed, sent = zip(
+            *(layer_s(cost, length, u, 1) for u in (2, 4, 8, 16, 32, 64)), strict=True
+        )
+        assert falls(list(took))
+        assert falls(list(computed))
+        assert falls(list(sent))
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("model", CLAIM_MODELS)
+@pytest.mark.parametrize("length", CLAIM_TOKENS)
+def test_a_plain_ring_communicates_more_at_every_higher_degree(
+    cluster: str, model: str, length: int
+) -> None:
+    """The claim's second half; computation falls while a rank holds 1,024 tokens or more."""
+    cost = replace(on_cluster(cluster, model), engine="ring")
+    shapes = [cost.shapes(degree) for degree in DEGREES]
+    assert shapes == [[(1, degree)] for degree in DEGREES]
+    _, computed, sent = zip(*(layer_s(cost, length, 1, d) for d in DEGREES), strict=True)
+    assert falls([-s for s in sent])
+    assert falls([c for c, d in zip(computed, DEGREES, strict=True) if length // d >= 1024])
+
+
+def test_what_nesting_lowers_beyond_a_node_is_what_shows_not_what_is_sent() -> None:
+    """Where the claim ends: h100-sxm, llama-8b, 256K tokens, milliseconds of one layer.
+
+    With 8 devices a node inner groups end at 8. From there on the ring grows: time on the wire
+    jumps to the fabric's and stays, an eighth of the plain ring's; what does not hide falls on
+    as long as a step is longer than a hop. That a hop hides helps the plain ring as well, up to
+    degree 32; its own exposed time then rises twentyfold in one doubling.
+    """
+    cost = on_cluster("h100-sxm", "llama-8b")
+    length = 256 * 1024
+    nested = [layer_s(cost, length, *max(cost.shapes(d))) for d in DEGREES]
+    ring = [layer_s(cost, length, 1, d) for d in DEGREES]
+
+    def ms(values: list[float]) -> list[float]:
+        return [1e3 * value for value in values]
+
+    assert ms([sent for _, _, sent in nested]) == pytest.approx(
+        [9.01, 6.77, 3.97, 11.04, 11.65, 12.11, 12.64, 13.50], abs=0.006
+    )
+    assert ms([took - computed for took, computed, _ in nested]) == pytest.approx(
+        [9.01, 6.77, 3.97, 5.02, 2.55, 1.32, 0.70, 0.39], abs=0.006
+    )
+    assert ms([sent for _, _, sent in ring]) == pytest.approx(
+        [10.78, 12.63, 13.65, 93.24, 95.53, 97.87, 101.45, 108.03], abs=0.006
+    )
+    assert ms([took - computed for took, computed, _ in ring]) == pytest.approx(
+        [3.59, 1.80, 0.91, 3.01, 1.52, 32.20, 60.33, 75.52], abs=0.006
+    )
+    assert falls([took for took, _, _ in nested])
+    assert ms([took for took, _, _ in ring])[5:] == pytest.approx([98.9, 101.8, 108.2], abs=0.05)
+
+
+def test_where_tensor_parallelism_fills_the_node_nesting_is_a_plain_ring() -> None:
+    cost = on_cluster("h100-sxm", "llama-70b", tp=8)
+    assert [cost.shapes(d) for d in DEGREES] == [[(1, d)] for d in DEGREES]
