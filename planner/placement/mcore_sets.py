@@ -52,7 +52,7 @@ def memory_degree(
     """
     shares = -(-length_tokens // max_tokens_per_rank)
     power = np.int64(1) << np.frexp(shares - 1)[1].astype(np.int64)
-    degree = np.maximum(power, min_degree)
+    degree: IntArray = np.maximum(power, min_degree)
     for i in np.flatnonzero(degree > num_ranks)[:1]:
         widest = 1 << (num_ranks.bit_length() - 1)
         enough = -(-int(length_tokens.max()) // widest)
