@@ -67,6 +67,11 @@ class CostModel:
         """What an op takes on each lane over what it takes on a nominal one, shape (ranks,)."""
         return np.ones(self.ranks) if self.rank_speed is None else 1 / np.array(self.rank_speed)
 
+    @cached_property
+    def pool_speed(self) -> float:
+        """What all lanes do at once, in nominal lanes: the pool's size if none is slow."""
+        return float((1 / self.slow).sum())
+
     @property
     def world(self) -> World:
         """The sizes that give every device its number."""

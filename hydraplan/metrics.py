@@ -98,7 +98,7 @@ def lower_bound_s(
     costliest single sequence needs to pass forward and backward.
     """
     sync_s = grad_sync_s(cost)
-    fastest, pool = float(cost.slow.min()), float((1 / cost.slow).sum())
+    fastest, pool = float(cost.slow.min()), cost.pool_speed
     forward, backward, weight = work_s.sum(axis=2) / pool
     alone_s, through_s = alone_s * fastest, through_s * fastest
     way_in = np.concatenate([[0.0], np.cumsum(alone_s[FORWARD], axis=0).min(axis=1)[:-1]])

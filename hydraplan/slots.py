@@ -33,8 +33,8 @@ def check_size(num_stages: int, num_ranks: int, num_microbatches: int) -> None:
 class SlotTimes:
     """Costs of one batch.
 
-    `op_s`: own seconds at the speed of the lane, waiting excluded, shape (3, stages, chunks, lanes, microbatches),
-    first index `cost.FORWARD`, `INPUT_GRADIENT`, `WEIGHT_GRADIENT`.
+    `op_s`: own seconds at the speed of the lane, waiting excluded, shape (3, stages, chunks,
+    lanes, microbatches), first index `cost.FORWARD`, `INPUT_GRADIENT`, `WEIGHT_GRADIENT`.
     `rows`: exact rows of every slot, shape (lanes, microbatches).
     `component`: lanes connected through groups carry the lowest lane of their component,
     shape (lanes, microbatches).

@@ -10,9 +10,9 @@ from hydraplan.errors import Infeasible
 from hydraplan.metrics import FIGURES, balance, displacement, shares, sizes
 from hydraplan.model import WINNERS, BatchPlan, FloatArray, Schedule, Sequences, Timeline
 from hydraplan.planheader import PlanHeader
+from hydraplan.planner.lower_bound import bound_s
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.pipeline.simulator import simulate
-from hydraplan.planner.lower_bound import bound_s
 from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.sizing import planning_stage
@@ -92,7 +92,10 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
         yield str(error)
         return
     table = cost_table(
-        cost, placed.length_tokens, options.max_tokens_per_rank, offered_levels(cost.ranks, options.min_degree, options.max_groups)
+        cost,
+        placed.length_tokens,
+        options.max_tokens_per_rank,
+        offered_levels(cost.ranks, options.min_degree, options.max_groups),
     )
     window = microbatch_window(table, placed.length_tokens, cost.ranks, options.max_tokens_per_rank)
     stored = batch.figures | {

@@ -26,7 +26,7 @@ def simulate(slots: SlotTimes, schedule: Schedule) -> Timeline:
     Raises:
         Infeasible: The op order of some stage can never go on.
     """
-    counts, kind, microbatch, chunk = _op_arrays(schedule)
+    counts, kind, microbatch, chunk = op_arrays(schedule)
     shape = (*kind.shape, slots.rows.shape[0])
     start, end, busy = (np.zeros(shape) for _ in range(3))
     stuck = _run(
@@ -44,30 +44,7 @@ def simulate(slots: SlotTimes, schedule: Schedule) -> Timeline:
     )
 
 
-def iteration_s(slots: SlotTimes, schedule: Schedule, order: IntArray) -> float:
-    """Seconds of the same run, nothing of it kept; `order[i]` is the microbatch that runs i-th.
-
-    What a search over orders and placements needs: the figure `iteration_s` alone.
-    """
-    counts, kind, microbatch, chunk = _op_arrays(schedule)
-    lane_end = np.zeros((len(schedule), slots.rows.shape[0]))
-    stuck = _run_fast(
-        counts,
-        kind,
-        order[microbatch],
-        chunk,
-        np.ascontiguousarray(slots.op_s.swapaxes(-1, -2)),
-        np.ascontiguousarray(slots.rows.T),
-        np.ascontiguousarray(slots.component.T),
-        np.ascontiguousarray(slots.boundary_s.T),
-        lane_end,
-    )
-    if stuck >= 0:
-        raise Infeasible(f"the op order of stage {stuck} waits for an op that never comes")
-    return float((lane_end.max(axis=1) + slots.grad_sync_s).max())
-
-
-def _op_arrays(schedule: Schedule) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+def op_arrays(schedule: Schedule) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Ops of each stage and their kind, microbatch and chunk, (stages, most ops)."""
     counts = np.array([len(ops) for ops in schedule], np.int64)
     shape = (len(schedule), int(counts.max()))
@@ -77,74 +54,6 @@ def _op_arrays(schedule: Schedule) -> tuple[IntArray, IntArray, IntArray, IntArr
         microbatch[s, : len(ops)] = [op.microbatch for op in ops]
         chunk[s, : len(ops)] = [op.chunk for op in ops]
     return counts, kind, microbatch, chunk
-
-
-@compiled
-def _run_fast(
-    counts: IntArray,
-    kind: IntArray,
-    microbatch: IntArray,
-    chunk: IntArray,
-    op_s: FloatArray,
-    rows: IntArray,
-    component: IntArray,
-    boundary_s: FloatArray,
-    lane_end: FloatArray,
-) -> int:
-    """As `_run`, keeping only when F and B of every microbatch ended; fills `lane_end`.
-
-    Arrays of slots have shape (..., microbatches, lanes) here, so that lanes are neighbours.
-    """
-    num_stages, num_chunks = len(counts), op_s.shape[2]
-    num_microbatches, num_lanes = component.shape
-    virtual = num_stages * num_chunks
-    ended = np.full((2, virtual, num_microbatches, num_lanes), -1.0)
-    position = np.zeros(num_stages, np.int64)
-    remaining = counts.sum()
-    while remaining > 0:
-        moved = False
-        for s in range(num_stages):
-            free = lane_end[s]
-            while position[s] < counts[s]:
-                i = position[s]
-                k, m, c = kind[s, i], microbatch[s, i], chunk[s, i]
-                v = c * num_stages + s
-                backward = 0 if k == 0 else 1
-                source = v - 1 if k == 0 else v + 1
-                if k == 2 or source == virtual:
-                    source, backward = v, 1 if k == 2 else 0
-                if source >= 0 and ended[backward, source, m, 0] < 0:
-                    break
-                travels = source % num_stages != s
-                lane = 0
-                while lane < num_lanes:
-                    first, latest, longest = lane, 0.0, 0.0
-                    while lane < num_lanes and component[m, lane] == component[m, first]:
-                        begin = free[lane]
-                        if source >= 0 and rows[m, lane] > 0:
-                            arrival = ended[backward, source, m, lane]
-                            if travels:
-                                arrival += boundary_s[m, lane]
-                            begin = max(begin, arrival)
-                        work = op_s[min(k, 2), s, c, m, lane]
-                        if k == 3:
-                            work += op_s[1, s, c, m, lane]
-                        if k == 2:  # weight gradients meet nobody
-                            free[lane] = begin + work
-                        latest, longest = max(latest, begin), max(longest, work)
-                        lane += 1
-                    if k != 2:
-                        for member in range(first, lane):
-                            free[member] = latest + longest
-                            ended[0 if k == 0 else 1, v, m, member] = latest + longest
-                position[s] += 1
-                remaining -= 1
-                moved = True
-        if not moved:
-            for s in range(num_stages):
-                if position[s] < counts[s]:
-                    return s
-    return -1
 
 
 @compiled

@@ -2,10 +2,13 @@
 
 A degree is bounded below by memory (the cap), chosen by load (cost at most theta * L), and
 guarded by rank-work: a degree that consumes more than 1 + eta times the rank time of the
-memory floor is not worth its balance.
+memory floor is not worth its balance. Only a sequence that would exceed L itself passes the
+guard, as far as it needs to.
 
 Source: degrees from load rather than memory are HyDra's idea; theta and eta are ours.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,35 +35,62 @@ def offered_levels(num_ranks: int, min_degree: int, max_groups: int | None) -> N
     return offered
 
 
-def guarded_load_s(table: CostTable, eta: float) -> FloatArray:
-    """Loads of the levels worth considering, infinite elsewhere, (num_buckets, num_levels).
+class Guard(NamedTuple):
+    """What a choice of degrees goes by: `load_s` from `falling_load_s`, `within` the guard.
 
-    A level is allowed if the cap permits it, it is cheaper per rank than every lower allowed
-    level (degrees are clipped where the cost stops falling), and its rank-work is at most
-    1 + eta times that of the memory floor. The floor itself is always allowed. Along the
-    allowed levels of a row the load falls strictly.
+    `floor`: the memory floor of every bucket.
     """
+
+    load_s: FloatArray
+    within: NDArray[np.bool_]
+    floor: IntArray
+
+
+def guard(table: CostTable, eta: float) -> Guard:
+    """The guard of a batch at one eta."""
+    return Guard(falling_load_s(table), within_guard(table, eta), table.floor)
+
+
+def falling_load_s(table: CostTable) -> FloatArray:
+    """Loads of the levels that pay, infinite elsewhere, shape (num_buckets, num_levels).
+
+    A level pays if it is cheaper per rank than every lower level; degrees are clipped where the
+    cost stops falling. Along the finite entries of a row the load falls strictly.
+    """
+    load_s = table.load_s.copy()
+    cheapest_below = np.minimum.accumulate(load_s, axis=1)[:, :-1]
+    load_s[:, 1:] = np.where(load_s[:, 1:] < cheapest_below, load_s[:, 1:], np.inf)
+    return load_s
+
+
+def within_guard(table: CostTable, eta: float) -> NDArray[np.bool_]:
+    """Levels whose rank-work is at most 1 + eta times that of the memory floor."""
     i = np.arange(len(table.floor))
     work = table.rank_work_s
-    guard = work <= (1 + eta) * work[i, table.floor][:, None]
-    guard[i, table.floor] = True
-    load = np.where(guard, table.load_s, np.inf)
-    cheapest_below = np.minimum.accumulate(load, axis=1)[:, :-1]
-    load[:, 1:] = np.where(load[:, 1:] < cheapest_below, load[:, 1:], np.inf)
-    return load
+    within: NDArray[np.bool_] = work <= (1 + eta) * work[i, table.floor][:, None]
+    return within
 
 
 @compiled
-def choose_levels(load_s: FloatArray, limit_s: float) -> IntArray:
-    """Lowest level with a cost of at most `limit_s`; the cheapest where none has, (rows,)."""
-    count, levels = load_s.shape
-    chosen = np.zeros(count, np.int64)
-    for i in range(count):
-        best = 0
-        for level in range(levels):
-            if load_s[i, level] < load_s[i, best]:
-                best = level
-            if load_s[i, best] <= limit_s:
-                break
-        chosen[i] = best
+def choose_level(guard: Guard, row: int, theta: float, target_s: float) -> int:
+    """Lowest level that adds at most theta * L; the cheapest where none does.
+
+    The guard `within` holds for what exceeds theta * L, not for what exceeds L.
+    """
+    load_s = guard.load_s[row]
+    best = guard.floor[row]
+    for level in range(best + 1, len(load_s)):
+        if load_s[best] <= theta * target_s:
+            break
+        if load_s[level] < load_s[best] and (guard.within[row, level] or load_s[best] > target_s):
+            best = level
+    return best  # type: ignore[no-any-return]
+
+
+@compiled
+def choose_levels(guard: Guard, theta: float, target_s: float) -> IntArray:
+    """`choose_level` of every row, shape (num_buckets,)."""
+    chosen = np.zeros(len(guard.floor), np.int64)
+    for row in range(len(chosen)):
+        chosen[row] = choose_level(guard, row, theta, target_s)
     return chosen

@@ -7,14 +7,15 @@ import numpy as np
 
 from hydraplan.cost import CostModel
 from hydraplan.layout import legal_degrees
-from hydraplan.metrics import balance
-from hydraplan.model import IntArray, Schedule, Search, Sequences
+from hydraplan.model import FloatArray, IntArray, Schedule, Search, Sequences
+from hydraplan.planner.pipeline.fast_run import Slots, iteration_s, slots_of
 from hydraplan.planner.pipeline.order import microbatch_order
-from hydraplan.planner.pipeline.simulator import iteration_s
-from hydraplan.planner.placement.cost_table import CostTable
+from hydraplan.planner.placement.cost_table import EXACT_UP_TO, CostTable
 from hydraplan.planner.placement.sizing import Sized, raised, sized
 from hydraplan.planner.placement.window import Window
-from hydraplan.slots import slot_times
+
+COST_ERROR = 0.05
+"""Relative error of the costs that a placement is also scored under, as a profiler may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,44 @@ class Request:
         found = sized(self.cost, length, level, stage, cap)
         return raised(self.cost, length, found, stage, cap, self.table.offered)
 
+    def roughly(self, level: IntArray) -> Sized:
+        """As `sized`; in large batches by the cost of the bucket, and rows never too few."""
+        length, table = self.sequences.length_tokens, self.table
+        if len(length) <= EXACT_UP_TO:
+            return self.sized(level)
+        rows = -(-length // table.degrees[level]) + np.where(level > 0, 2, 0)
+        level = np.where(rows > self.cap_tokens, table.floor[table.bucket], level)
+        load_s = table.load_s[table.bucket, level]
+        rows = np.minimum(rows, self.cap_tokens)
+        one = np.ones_like(level)
+        return Sized(level, load_s, rows, one, table.degrees[level])
+
     def whole_multiple(self, num_microbatches: int) -> int:
         """The next number of microbatches that the request allows."""
         return -(-num_microbatches // self.microbatch_multiple) * self.microbatch_multiple
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A placement before its microbatches are put in order."""
+
+    placed: Sequences
+    slots: Slots
+    num_microbatches: int
+
+    @property
+    def slot_imbalance(self) -> float:
+        """Fullest slot over the mean (`metrics.balance`)."""
+        return float(self.slots.load_s.max() / self.slots.load_s.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The best of some microbatch orders. `order[i]` is the microbatch that runs i-th."""
+
+    iteration_s: float
+    name: str
+    order: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +126,19 @@ def draft(
     num_microbatches: int,
     winner: str,
 ) -> Draft:
-    """Put the microbatches into the best of the requested orders and score the result.
+    """Build a placement, put it into the best of the requested orders and score the result."""
+    whole = build(request, found, microbatch, first_rank, num_microbatches)
+    return settled(request, whole, timed(request, whole, request.orders), winner)
+
+
+def build(
+    request: Request,
+    found: Sized,
+    microbatch: IntArray,
+    first_rank: IntArray,
+    num_microbatches: int,
+) -> Built:
+    """The slots of a placement.
 
     Where their number was left open, microbatches that got nothing are taken out, as far as
     the wanted multiple allows.
@@ -108,25 +156,47 @@ def draft(
         rank_tokens_max=found.rows,
         predicted_s=found.load_s,
     )
-    slots = slot_times(request.cost, placed, num_microbatches)
-    load_s = slots.load_s
-    schedule = request.schedule(request.cost.pp, num_microbatches)
-    scored = []
-    for name in request.orders:
-        order = microbatch_order(name, load_s)
-        scored.append((iteration_s(slots, schedule, order), name, order))
-    seconds, name, order = min(scored, key=lambda x: x[0])
-    position = np.empty_like(order)
-    position[order] = np.arange(len(order))
+    return Built(placed, slots_of(request.cost, placed, num_microbatches), num_microbatches)
+
+
+def timed(request: Request, whole: Built, orders: tuple[str, ...]) -> Timing:
+    """Run a placement in each order; the fastest."""
+    schedule = request.schedule(request.cost.pp, whole.num_microbatches)
+    found = []
+    for name in orders:
+        order = microbatch_order(name, whole.slots.load_s.T)
+        found.append(Timing(iteration_s(whole.slots, schedule, order), name, order))
+    return min(found, key=lambda t: t.iteration_s)
+
+
+def perturbed_s(request: Request, whole: Built, timing: Timing) -> float:
+    """The time of that order with the cost of every slot off by `COST_ERROR`, seconds."""
+    schedule = request.schedule(request.cost.pp, whole.num_microbatches)
+    wrong = wrong_by(COST_ERROR, whole.slots.padded.shape)
+    return iteration_s(whole.slots, schedule, timing.order, wrong)
+
+
+def settled(request: Request, whole: Built, timing: Timing, winner: str) -> Draft:
+    """The placement in that order."""
+    position = np.empty_like(timing.order)
+    position[timing.order] = np.arange(len(timing.order))
+    placed = replace(whole.placed, microbatch=position[whole.placed.microbatch])
     return Draft(
-        sequences=in_global_order(replace(placed, microbatch=position[microbatch])),
-        num_microbatches=num_microbatches,
-        microbatch_order=name,
-        iteration_s=seconds,
-        slot_imbalance=balance(load_s, float("nan"))["slot_imbalance"],
+        sequences=in_global_order(placed),
+        num_microbatches=whole.num_microbatches,
+        microbatch_order=timing.name,
+        iteration_s=timing.iteration_s,
+        slot_imbalance=whole.slot_imbalance,
         winner=winner,
         search=one_candidate(request.window),
     )
+
+
+def wrong_by(error: float, shape: tuple[int, ...]) -> FloatArray:
+    """Log-normal factors of that standard deviation, always the same for a shape."""
+    draws = np.random.default_rng(0).standard_normal(shape, np.float32)
+    factors: FloatArray = np.exp(error * draws.astype(float))
+    return factors
 
 
 def in_global_order(placed: Sequences) -> Sequences:

@@ -50,19 +50,21 @@ def new_forest(num_ranks: int, num_microbatches: int) -> Forest:
     levels = width.bit_length()
     height = np.arange(levels)
     start = np.concatenate([[0], np.cumsum((width >> height) * (height + 1))])
-    barred = np.zeros_like(added)
     best = np.zeros((num_microbatches, int(start[-1])))
     leads = np.full((levels, 2 << (num_microbatches - 1).bit_length()), np.inf)
-    forest = Forest(
-        num_ranks, added, highest, barred, start, best, leads, rows_added, rows_highest
-    )
-    _bar_beyond(forest)
+    leads[:, leads.shape[1] // 2 :][:, :num_microbatches] = 0.0
+    for at in range(leads.shape[1] // 2 - 1, 0, -1):
+        leads[:, at] = np.minimum(leads[:, 2 * at], leads[:, 2 * at + 1])
+    barred = np.zeros_like(added)
+    forest = Forest(num_ranks, added, highest, barred, start, best, leads, rows_added, rows_highest)
+    if num_ranks < width:
+        _bar_beyond(forest)
     return forest
 
 
 @compiled
 def _bar_beyond(forest: Forest) -> None:
-    """Bar the blocks that reach beyond the pool, and set up the tournaments."""
+    """Bar the blocks that reach beyond the pool."""
     levels, microbatches = forest.leads.shape[0], forest.added.shape[0]
     width = forest.added.shape[1] // 2
     for level in range(levels):
@@ -72,8 +74,6 @@ def _bar_beyond(forest: Forest) -> None:
     for m in range(microbatches):
         for node in range(2 * width - 1, 0, -1):
             _refresh(forest, m, node)
-        for level in range(levels):
-            _lead(forest, level, m)
 
 
 @compiled
@@ -143,14 +143,33 @@ def change(forest: Forest, m: int, node: int, seconds: float, rows: int) -> None
     """Add to every lane of a block; both may be negative."""
     add_to_block(forest.rows_added, forest.rows_highest, m, node, rows)
     width, levels = forest.added.shape[1] // 2, forest.leads.shape[0]
+    best, added, highest = forest.best[m], forest.added[m], forest.highest[m]
     h = _height(width, node)
     at = forest.start[h] + (node - (width >> h)) * (h + 1)
     for k in range(h + 1):
-        forest.best[m, at + k] += seconds
-    add_to_block(forest.added, forest.highest, m, node, seconds)
+        best[at + k] += seconds
+    added[node] += seconds
+    highest[node] += seconds
     above = node >> 1
     while above > 0:
-        _refresh(forest, m, above)
+        left = at if node & 1 == 0 else at - h - 1
+        right = left + h + 1
+        h += 1
+        at = forest.start[h] + (above - (width >> h)) * (h + 1)
+        changed = False
+        for k in range(h):
+            value = added[above] + min(best[left + k], best[right + k])
+            if best[at + k] != value:
+                best[at + k] = value
+                changed = True
+        top = added[above] + max(highest[2 * above], highest[2 * above + 1])
+        if highest[above] != top:
+            highest[above] = top
+            changed = True
+        best[at + h] = top + forest.barred[m, above]
+        if not changed:
+            return
+        node = above
         above >>= 1
     for level in range(levels):
         _lead(forest, level, m)
@@ -172,3 +191,25 @@ def bar(forest: Forest, m: int, node: int, level: int, barred: bool) -> None:
         above >>= 1
         h += 1
     _lead(forest, level, m)
+
+
+def filled_forest(
+    num_ranks: int,
+    num_microbatches: int,
+    microbatch: IntArray,
+    node: IntArray,
+    load_s: Floats,
+    rows: IntArray,
+) -> Forest:
+    """The forest of a placement that was found some other way."""
+    forest = new_forest(num_ranks, num_microbatches)
+    _change_all(forest, microbatch, node, load_s, rows)
+    return forest
+
+
+@compiled
+def _change_all(
+    forest: Forest, microbatch: IntArray, node: IntArray, load_s: Floats, rows: IntArray
+) -> None:
+    for i in range(len(node)):
+        change(forest, microbatch[i], node[i], load_s[i], rows[i])

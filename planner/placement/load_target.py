@@ -25,11 +25,16 @@ import numpy as np
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.compiled import compiled
 from hydraplan.planner.placement.cost_table import CostTable
-from hydraplan.planner.placement.degrees import choose_levels
+from hydraplan.planner.placement.degrees import (
+    Guard,
+    choose_level,
+    choose_levels,
+    guard,
+)
 
 NO_LIMIT_S = 1e300
 """Beyond every finite load: each sequence stays at its memory floor."""
-TOLERANCE = 1e-6
+TOLERANCE = 1e-5
 """Relative width at which the bisection stops."""
 
 
@@ -85,7 +90,7 @@ def affine_overhead(table: CostTable, load_target_s: float) -> FloatArray:
     Sequences that the cap forbids at degree 1 are measured from their memory floor.
     """
     i = np.arange(len(table.floor))
-    asked = choose_levels(table.load_s, load_target_s)
+    asked = choose_levels(guard(table, np.inf), 1.0, load_target_s)
     rise = table.rank_work_s[i, asked] - table.rank_work_s[i, table.floor]
     further = table.degrees[asked] - table.degrees[table.floor]
     result: FloatArray = np.maximum(0.0, rise / np.maximum(1, further))
@@ -115,32 +120,35 @@ class LoadTarget:
     rank_work_s: float
 
 
-def solve(table: CostTable, load_s: FloatArray, num_slots: float, theta: float) -> LoadTarget:
+def solve(table: CostTable, guarded: Guard, num_slots: float, theta: float) -> LoadTarget:
     """The crossing on the cost table, by bisection.
 
     Args:
-        load_s: Loads of the levels that the guard permits, from `degrees.guarded_load_s`.
         num_slots: R * M; with slow ranks, the sum of their speeds * M.
         theta: Quantum: no sequence may add more than theta * L to a slot, where it can help it.
     """
-    target = _crossing(load_s, table.degrees, table.count, num_slots, theta)
-    level = choose_levels(load_s, theta * target)
-    total = _consumed(load_s, table.degrees, table.count, theta * target)
-    return LoadTarget(target, level, total)
+    rows = guarded, table.degrees, table.count
+    target = _crossing(*rows, num_slots, theta)
+    level = choose_levels(guarded, theta, target)
+    return LoadTarget(target, level, _consumed(*rows, theta, target))
 
 
 @compiled
 def _crossing(
-    load_s: FloatArray, degrees: IntArray, count: IntArray, num_slots: float, theta: float
+    guarded: Guard,
+    degrees: IntArray,
+    count: IntArray,
+    num_slots: float,
+    theta: float,
 ) -> float:
-    low = high = _consumed(load_s, degrees, count, NO_LIMIT_S) / num_slots
-    while low > 0 and _consumed(load_s, degrees, count, theta * low) <= num_slots * low:
+    low = high = _consumed(guarded, degrees, count, theta, NO_LIMIT_S) / num_slots
+    while low > 0 and _consumed(guarded, degrees, count, theta, low) <= num_slots * low:
         low /= 1.25
-    while _consumed(load_s, degrees, count, theta * high) > num_slots * high:
+    while _consumed(guarded, degrees, count, theta, high) > num_slots * high:
         high *= 1.25
     while high - low > TOLERANCE * high:
         middle = (low + high) / 2
-        if _consumed(load_s, degrees, count, theta * middle) > num_slots * middle:
+        if _consumed(guarded, degrees, count, theta, middle) > num_slots * middle:
             low = middle
         else:
             high = middle
@@ -148,15 +156,16 @@ def _crossing(
 
 
 @compiled
-def _consumed(load_s: FloatArray, degrees: IntArray, count: IntArray, limit_s: float) -> float:
-    """Rank-work in seconds if no sequence adds more than `limit_s` where it can help it."""
+def _consumed(
+    guarded: Guard,
+    degrees: IntArray,
+    count: IntArray,
+    theta: float,
+    target_s: float,
+) -> float:
+    """Rank-work in seconds of the degrees that a target asks for."""
     total = 0.0
-    for i in range(len(count)):
-        best = 0
-        for level in range(len(degrees)):
-            if load_s[i, level] < load_s[i, best]:
-                best = level
-            if load_s[i, best] <= limit_s:
-                break
-        total += load_s[i, best] * degrees[best] * count[i]
+    for row in range(len(count)):
+        level = choose_level(guarded, row, theta, target_s)
+        total += guarded.load_s[row, level] * degrees[level] * count[row]
     return total

@@ -37,7 +37,14 @@ def place_first_fit(
     while True:
         first, microbatch = np.full(len(rows), -1), np.full(len(rows), -1)
         if _place(
-            rows[order], degree[order], num_ranks, width, microbatches, cap_tokens, first, microbatch
+            rows[order],
+            degree[order],
+            num_ranks,
+            width,
+            microbatches,
+            cap_tokens,
+            first,
+            microbatch,
         ):
             break
         microbatches *= 2

@@ -42,9 +42,7 @@ def place_forest(
     smallest = np.full(forest.leads.shape[0], np.iinfo(np.int64).max)
     np.minimum.at(smallest, level, rows)
     microbatch, node = np.full(len(level), -1), np.full(len(level), -1)
-    complete, _ = place(
-        forest, order, load_s, rows, level, smallest, cap_tokens, microbatch, node
-    )
+    complete, _ = place(forest, order, load_s, rows, level, smallest, cap_tokens, microbatch, node)
     return (forest, microbatch, node) if complete else None
 
 

@@ -13,7 +13,6 @@ from hydraplan.cost import CostModel
 from hydraplan.layout import legal_degrees, rank_tokens_max
 from hydraplan.model import FloatArray, IntArray
 
-
 IN_CACHE = 1 << 13
 """Sequences priced at a time: temporaries of this size stay in a core's cache."""
 
@@ -153,5 +152,7 @@ def fits(
     cost: CostModel, length_tokens: IntArray, cap_tokens: int, offered: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Which sequences some offered degree holds, shape (num_sequences,)."""
-    result: NDArray[np.bool_] = memory_floor(cost, length_tokens, cap_tokens, offered) < len(offered)
+    result: NDArray[np.bool_] = memory_floor(cost, length_tokens, cap_tokens, offered) < len(
+        offered
+    )
     return result

@@ -58,7 +58,7 @@ def best_count(table: CostTable, window: Window, num_ranks: int, num_stages: int
     return sqrt((num_stages - 1) * base / per_microbatch)
 
 
-ALL_UP_TO = 12
+ALL_UP_TO = 8
 """A window of at most this many counts is tried whole."""
 
 

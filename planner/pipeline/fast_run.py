@@ -1,0 +1,221 @@
+"""How long a placement takes, and nothing else: what a search over placements asks thousandfold.
+
+The same run as `simulator.simulate`, to the last second, without keeping when each op ran. Slots
+are kept as what they are made of (rows and one layer's attention), from which every op's time
+follows, so nothing of the size stages x lanes x microbatches is built.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hydraplan.cost import CostModel
+from hydraplan.errors import Infeasible
+from hydraplan.model import FloatArray, IntArray, Schedule, Sequences
+from hydraplan.planner.compiled import compiled
+from hydraplan.planner.pipeline.simulator import op_arrays
+from hydraplan.slots import buckets, check_size, padding_tokens
+from hydraplan.traffic import boundary_s, grad_sync_s
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """What the slots of a placement hold; arrays of shape (microbatches, lanes).
+
+    `attention_s`: one layer's attention, forward and backward, shape (2, microbatches, lanes).
+    `padded`: rows with padding. `filled`: whether the slot holds rows. `component`: as in
+    `slots.SlotTimes`. `load_s`: F + B + W on the costliest stage.
+    """
+
+    cost: CostModel
+    attention_s: FloatArray
+    padded: FloatArray
+    filled: "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]"
+    component: IntArray
+    boundary_s: FloatArray
+    load_s: FloatArray
+
+
+def slots_of(cost: CostModel, placed: Sequences, num_microbatches: int) -> Slots:
+    """The slots of a placement; `placed` holds only rows on ranks, in any order."""
+    check_size(cost.pp, cost.ranks, num_microbatches)
+    shape = (num_microbatches, cost.ranks)
+    rows, component = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    _fill(
+        placed.length_tokens, placed.microbatch, placed.first_rank, placed.ulysses_size,
+        placed.ring_size, rows, component,
+    )  # fmt: skip
+    bucket, lead = buckets(placed)
+    shared_s = cost.attention_s(placed.length_tokens, placed.ulysses_size, placed.ring_size, bucket)
+    attention_s = np.zeros((2, *shape))
+    _spread(
+        shared_s, placed.microbatch[lead], placed.first_rank[lead], placed.degree[lead], attention_s
+    )
+    padded = (rows + padding_tokens(rows, cost.tp)).astype(float)
+    return Slots(
+        cost=cost,
+        attention_s=attention_s,
+        padded=padded,
+        filled=rows > 0,
+        component=component,
+        boundary_s=boundary_s(cost, padded),
+        load_s=_load_s(cost, attention_s.sum(axis=0), padded),
+    )
+
+
+def _load_s(cost: CostModel, attention_s: FloatArray, padded: FloatArray) -> FloatArray:
+    """F + B + W of every slot on its costliest stage, seconds."""
+    layers = np.array(cost.layers, float).sum(axis=1)
+    stages = np.stack([cost.call_s.sum(axis=(0, 2)), cost.row_s.sum(axis=(0, 2)), layers], axis=1)
+    load_s = np.zeros(padded.shape)
+    for call_s, row_s, here in np.unique(stages, axis=0):
+        np.maximum(load_s, call_s + row_s * padded + here * attention_s, out=load_s)
+    return load_s if cost.rank_speed is None else load_s * cost.slow
+
+
+def iteration_s(
+    slots: Slots, schedule: Schedule, order: IntArray, scale: FloatArray | None = None
+) -> float:
+    """Seconds from the first op to the end of gradient sync, as `metrics.shares` defines them.
+
+    Args:
+        order: `order[i]` is the microbatch that runs i-th.
+        scale: Factor on all ops of every slot, shape (microbatches, lanes); None for one.
+    """
+    cost = slots.cost
+    counts, kind, microbatch, chunk = op_arrays(schedule)
+    lane_end = np.zeros((len(schedule), cost.ranks))
+    stuck = _run(
+        counts, kind, order[microbatch], chunk, cost.call_s, cost.row_s,
+        np.array(cost.layers, float), slots.attention_s, slots.padded, slots.filled,
+        slots.component, slots.boundary_s, cost.slow if scale is None else cost.slow * scale,
+        lane_end,
+    )  # fmt: skip
+    if stuck >= 0:
+        raise Infeasible(f"the op order of stage {stuck} waits for an op that never comes")
+    return float((lane_end.max(axis=1) + grad_sync_s(cost)).max())
+
+
+@compiled
+def _fill(
+    length_tokens: IntArray,
+    microbatch: IntArray,
+    first_rank: IntArray,
+    ulysses_size: IntArray,
+    ring_size: IntArray,
+    rows: IntArray,
+    component: IntArray,
+) -> None:
+    """Exact rows (`layout.rank_tokens`) and connected sets of lanes of every slot."""
+    num_microbatches, lanes = rows.shape
+    crossing = np.zeros((num_microbatches, lanes + 1), np.int64)
+    for i in range(len(length_tokens)):
+        length, m, u, r = length_tokens[i], microbatch[i], ulysses_size[i], ring_size[i]
+        first, chunks = first_rank[i], 2 * ring_size[i]
+        for ring in range(r):
+            back = chunks - 1 - ring
+            shard = length * (ring + 1) // chunks - length * ring // chunks
+            shard += length * (back + 1) // chunks - length * back // chunks
+            done = 0
+            for inner in range(u):
+                stop = shard * (inner + 1) // u
+                rows[m, first + ring * u + inner] += stop - done
+                done = stop
+        crossing[m, first + 1] += 1
+        crossing[m, first + u * r] -= 1
+    for m in range(num_microbatches):
+        over = 0
+        for lane in range(lanes):
+            over += crossing[m, lane]
+            component[m, lane] = component[m, lane - 1] if over > 0 else lane
+
+
+@compiled
+def _spread(
+    shared_s: FloatArray,
+    microbatch: IntArray,
+    first_rank: IntArray,
+    degree: IntArray,
+    attention_s: FloatArray,
+) -> None:
+    """Add what every exchange costs to the slots of its members."""
+    for i in range(len(microbatch)):
+        m = microbatch[i]
+        for lane in range(first_rank[i], first_rank[i] + degree[i]):
+            attention_s[0, m, lane] += shared_s[0, i]
+            attention_s[1, m, lane] += shared_s[1, i]
+
+
+@compiled
+def _run(
+    counts: IntArray,
+    kind: IntArray,
+    microbatch: IntArray,
+    chunk: IntArray,
+    call_s: FloatArray,
+    row_s: FloatArray,
+    layers: FloatArray,
+    attention_s: FloatArray,
+    padded: FloatArray,
+    filled: "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]",
+    component: IntArray,
+    boundary_s: FloatArray,
+    slow: FloatArray,
+    lane_end: FloatArray,
+) -> int:
+    """As `simulator._run`; fills `lane_end`, (stages, lanes). `slow`: (lanes,) or per slot."""
+    num_stages, num_chunks = len(counts), call_s.shape[2]
+    num_microbatches, num_lanes = component.shape
+    virtual = num_stages * num_chunks
+    ended = np.full((2, virtual, num_microbatches, num_lanes), -1.0)
+    slow = np.broadcast_to(slow, padded.shape)
+    position = np.zeros(num_stages, np.int64)
+    remaining = counts.sum()
+    while remaining > 0:
+        moved = False
+        for s in range(num_stages):
+            free = lane_end[s]
+            while position[s] < counts[s]:
+                i = position[s]
+                k, m, c = kind[s, i], microbatch[s, i], chunk[s, i]
+                v = c * num_stages + s
+                backward = 0 if k == 0 else 1
+                source = v - 1 if k == 0 else v + 1
+                if k == 2 or source == virtual:
+                    source, backward = v, 1 if k == 2 else 0
+                if source >= 0 and ended[backward, source, m, 0] < 0:
+                    break
+                travels = source % num_stages != s
+                call, per_row = call_s[min(k, 2), s, c], row_s[min(k, 2), s, c]
+                if k == 3:
+                    call, per_row = call + call_s[1, s, c], per_row + row_s[1, s, c]
+                per_layer = 0.0 if k == 2 else layers[s, c]
+                exchange = attention_s[min(k, 1)]
+                lane = 0
+                while lane < num_lanes:
+                    first, latest, longest = lane, 0.0, 0.0
+                    while lane < num_lanes and component[m, lane] == first:
+                        begin = free[lane]
+                        if source >= 0 and filled[m, lane]:
+                            arrival = ended[backward, source, m, lane]
+                            if travels:
+                                arrival += boundary_s[m, lane]
+                            begin = max(begin, arrival)
+                        work = call + per_row * padded[m, lane] + per_layer * exchange[m, lane]
+                        work *= slow[m, lane]
+                        if k == 2:  # weight gradients meet nobody
+                            free[lane] = begin + work
+                        latest, longest = max(latest, begin), max(longest, work)
+                        lane += 1
+                    if k != 2:
+                        for member in range(first, lane):
+                            free[member] = latest + longest
+                            ended[min(k, 1), v, m, member] = latest + longest
+                position[s] += 1
+                remaining -= 1
+                moved = True
+        if not moved:
+            for s in range(num_stages):
+                if position[s] < counts[s]:
+                    return s
+    return -1

@@ -1,0 +1,81 @@
+"""One placement at chosen degrees: place, repair the hot slots, even out the lanes.
+
+The min-max forest comes first. Where the cap stops it, lazy split packs tighter, since its
+blocks fill evenly, and its result goes through the same repair. What the cap stops there too is
+no placement; a smaller theta or more microbatches help.
+"""
+
+from dataclasses import dataclass
+
+from hydraplan.model import FloatArray, IntArray
+from hydraplan.planner.placement.cost_table import CostTable
+from hydraplan.planner.placement.degrees import falling_load_s
+from hydraplan.planner.placement.forest import Forest, filled_forest
+from hydraplan.planner.placement.lazy_split import place_lazy_split
+from hydraplan.planner.placement.min_max_forest import place_forest
+from hydraplan.planner.placement.repair import Options, repair
+from hydraplan.planner.placement.sibling_swap import swapped
+from hydraplan.planner.placement.sizing import Sized
+
+GOOD_ENOUGH = 1.04
+"""Peak over mean at which repair stops: below it the rest of the model is less exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where everything is. `peak_s`: fullest slot of every microbatch, fixed cost excluded."""
+
+    level: IntArray
+    microbatch: IntArray
+    first_rank: IntArray
+    peak_s: FloatArray
+    mean_s: float
+
+
+def place(
+    found: Sized,
+    table: CostTable,
+    length_tokens: IntArray,
+    num_ranks: int,
+    num_microbatches: int,
+    cap_tokens: int,
+) -> Placement | None:
+    """Place sequences of known degrees; repair may change a degree. None where the cap forbids."""
+    level, load_s, rows = found.level.copy(), found.load_s.copy(), found.rows.copy()
+    asked = load_s, rows, level, num_ranks, num_microbatches, cap_tokens
+    placed = place_forest(*asked) or _split(*asked)
+    if placed is None:
+        return None
+    forest, microbatch, node = placed
+    mean_s = float(load_s @ table.degrees[level]) / (num_ranks * num_microbatches)
+    options = Options(table.bucket, falling_load_s(table), length_tokens, table.degrees, cap_tokens)
+    stop_s = GOOD_ENOUGH * mean_s + (GOOD_ENOUGH - 1) * table.fixed_s
+    repair(forest, options, microbatch, node, level, load_s, rows, stop_s, len(level))
+    node = swapped(forest.added, num_ranks, microbatch, node)
+    width = forest.added.shape[1] // 2
+    return Placement(
+        level=level,
+        microbatch=microbatch,
+        first_rank=(node - (width >> level)) << level,
+        peak_s=forest.highest[:, 1].copy(),
+        mean_s=float(load_s @ table.degrees[level]) / (num_ranks * num_microbatches),
+    )
+
+
+def _split(
+    load_s: FloatArray,
+    rows: IntArray,
+    level: IntArray,
+    num_ranks: int,
+    num_microbatches: int,
+    cap_tokens: int,
+) -> tuple[Forest, IntArray, IntArray] | None:
+    """Lazy split, with its result as a forest."""
+    placed = place_lazy_split(load_s, rows, level, num_ranks, num_microbatches, cap_tokens)
+    if placed is None:
+        return None
+    microbatch, first_rank = placed
+    width = 1 << (num_ranks - 1).bit_length()
+    node = (width >> level) + (first_rank >> level)
+    forest = filled_forest(num_ranks, num_microbatches, microbatch, node, load_s, rows)
+    return forest, microbatch, node
