@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.hydra import place_hydra, place_once
+from hydraplan.planner.placement.mcore_place import place_mcore, place_mcore_once
 from hydraplan.planner.placement.memory_ffd import place_memory_once, place_memory_sized
 
 ALWAYS = ("accounted", "degree", "inside", "layout", "order", "schedule")
@@ -12,6 +14,12 @@ ALWAYS = ("accounted", "degree", "inside", "layout", "order", "schedule")
 
 BLOCKS = (*ALWAYS, "aligned", "cap")
 """Invariants of strategies that place exact rows on aligned blocks."""
+
+SETS = (*ALWAYS, "every-rank", "one-degree", "min-degree", "microbatch-multiple")
+"""Invariants of Megatron-Core's schedulers: every microbatch cuts the pool into sets of ranks."""
+
+PACKED_SETS = (*SETS, "aligned", "cap-mean")
+"""Those of its packing generations; their cap is one of length over degree, not of exact rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,4 +38,22 @@ class Strategy:
 STRATEGIES: dict[str, Strategy] = {
     "hydra": Strategy(place_hydra, place_once, "auto", BLOCKS),
     "memory-ffd": Strategy(place_memory_sized, place_memory_once, "as-built", BLOCKS),
+    "mcore-main": Strategy(
+        partial(place_mcore, "mcore-main"),
+        partial(place_mcore_once, "mcore-main"),
+        "as-built",
+        (*SETS, "cap-per-sequence"),
+    ),
+    "mcore-v1": Strategy(
+        partial(place_mcore, "mcore-v1"),
+        partial(place_mcore_once, "mcore-v1"),
+        "as-built",
+        PACKED_SETS,
+    ),
+    "mcore-v2": Strategy(
+        partial(place_mcore, "mcore-v2"),
+        partial(place_mcore_once, "mcore-v2"),
+        "as-built",
+        PACKED_SETS,
+    ),
 }
