@@ -37,7 +37,7 @@ class CostTable:
     `bucket`: bucket of every sequence, shape (num_sequences,). `count`: sequences in each
     bucket. `load_s`: seconds F + B + W of a sequence on each member on the planning stage,
     infinite below the memory floor and where a level is not offered, shape (num_buckets,
-    num_levels). `floor`: lowest possible level. `degrees`: ranks of each level.
+    num_levels). `ulysses_size`: the inner size that costs least, same shape. `floor`: lowest possible level. `degrees`: ranks of each level.
     `offered`: which levels may be used at all. `stage`: the planning stage.
     `fixed_s`: seconds a microbatch costs that stage, rows or not.
     `short_token_s`: seconds a token of a very short sequence costs it.
@@ -47,6 +47,7 @@ class CostTable:
     bucket: IntArray
     count: IntArray
     load_s: FloatArray
+    ulysses_size: IntArray
     floor: IntArray
     degrees: IntArray
     offered: NDArray[np.bool_]
@@ -100,13 +101,14 @@ def cost_table(
     legal = (shapes > 0) & offered[:, None]
     row, level, choice = np.nonzero((lowest[:, None] <= np.arange(len(degrees)))[..., None] & legal)
     u = shapes[level, choice]
-    load_s = np.full((len(priced), len(degrees)), np.inf)
-    here_s = stage_load_s(cost, priced[row], u, degrees[level] // u, stage)
-    np.minimum.at(load_s, (row, level), here_s)
+    each_s = np.full((len(priced), *shapes.shape), np.inf)
+    each_s[row, level, choice] = stage_load_s(cost, priced[row], u, degrees[level] // u, stage)
+    cheapest, load_s = each_s.argmin(axis=2), each_s.min(axis=2)
     return CostTable(
         bucket=bucket,
         count=count,
         load_s=load_s[:-1],
+        ulysses_size=shapes[np.arange(len(degrees)), cheapest][:-1],
         floor=lowest[:-1],
         degrees=degrees,
         offered=offered,

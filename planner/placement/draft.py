@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hydraplan.cost import CostModel
-from hydraplan.layout import legal_degrees
+from hydraplan.layout import legal_degrees, rank_tokens_max
 from hydraplan.model import FloatArray, IntArray, Schedule, Search, Sequences
 from hydraplan.planner.pipeline.fast_run import Slots, iteration_s, slots_of
 from hydraplan.planner.pipeline.order import microbatch_order
-from hydraplan.planner.placement.cost_table import EXACT_UP_TO, CostTable
-from hydraplan.planner.placement.sizing import Sized, raised, sized
+from hydraplan.planner.placement.cost_table import CostTable
+from hydraplan.planner.placement.sizing import Sized, raised, stage_load_s
 from hydraplan.planner.placement.window import Window
 
 COST_ERROR = 0.05
@@ -42,22 +42,17 @@ class Request:
     schedule: Callable[[int, int], Schedule]
 
     def sized(self, level: IntArray) -> Sized:
-        """Exact costs of every sequence at its level, or at the next one that holds it."""
-        length, stage, cap = self.sequences.length_tokens, self.table.stage, self.cap_tokens
-        found = sized(self.cost, length, level, stage, cap)
-        return raised(self.cost, length, found, stage, cap, self.table.offered)
+        """Exact costs of every sequence at its level, or at the next one that holds it.
 
-    def roughly(self, level: IntArray) -> Sized:
-        """As `sized`; in large batches by the cost of the bucket, and rows never too few."""
+        Each takes the inner size that is cheapest for its bucket; where that breaks the cap by
+        a row or two, whatever fits.
+        """
         length, table = self.sequences.length_tokens, self.table
-        if len(length) <= EXACT_UP_TO:
-            return self.sized(level)
-        rows = -(-length // table.degrees[level]) + np.where(level > 0, 2, 0)
-        level = np.where(rows > self.cap_tokens, table.floor[table.bucket], level)
-        load_s = table.load_s[table.bucket, level]
-        rows = np.minimum(rows, self.cap_tokens)
-        one = np.ones_like(level)
-        return Sized(level, load_s, rows, one, table.degrees[level])
+        u = table.ulysses_size[table.bucket, level]
+        r = table.degrees[level] // u
+        load_s = stage_load_s(self.cost, length, u, r, table.stage)
+        found = Sized(level, load_s, rank_tokens_max(length, u, r), u, r)
+        return raised(self.cost, length, found, table.stage, self.cap_tokens, table.offered)
 
     def whole_multiple(self, num_microbatches: int) -> int:
         """The next number of microbatches that the request allows."""

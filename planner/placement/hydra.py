@@ -161,7 +161,7 @@ def _try(request: Request, point: Point) -> _Try | None:
 
 def _placed(request: Request, point: Point) -> Placement | None:
     table = request.table
-    found = request.roughly(point.target.level[table.bucket])
+    found = request.sized(point.target.level[table.bucket])
     return place(
         found,
         table,
