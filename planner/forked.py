@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any, TypeVar
 
-from hydraplan.errors import RunFailed
+from hydraplan.errors import MissingDependency, RunFailed
 from hydraplan.host import die_with
 
 T = TypeVar("T")
@@ -35,12 +35,16 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def in_order(work: Callable[[int], T], count: int, workers: int) -> Iterator[Iterator[T]]:
-    """`work(0)` to `work(count - 1)` in order, computed by so many processes; 1 is this one.
+    """`work(0)` to `work(count - 1)` in order, computed by so many processes; one is this one.
+
+    More processes than there is work for are not started.
 
     Raises:
+        MissingDependency: The system does not allow so many processes or pipes.
         RunFailed: A worker was killed; names the batch it had in hand.
         Exception: Whatever `work` raised; its note holds the worker's traceback.
     """
+    workers = min(workers, count)
     if workers == 1:
         yield map(work, range(count))
         return
@@ -48,8 +52,13 @@ def in_order(work: Callable[[int], T], count: int, workers: int) -> Iterator[Ite
     try:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
-            for _ in range(min(workers, count)):
+            for _ in range(workers):
                 _fork(work, before, team)
+        except OSError as error:
+            raise MissingDependency(
+                f"only {len(team)} of {workers} workers could be started: {error.strerror}",
+                f"use --workers {max(1, len(team) // 2)}",
+            ) from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield _results(team, count)

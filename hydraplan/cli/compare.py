@@ -13,7 +13,7 @@ def compare(
     ranks: o.Ranks,
     max_tokens_per_rank: o.Cap,
     strategies: Annotated[
-        str, typer.Option("--strategies", help="Comma list: hydra, memory-ffd.")
+        str, typer.Option("--strategies", help="Comma list of what plan --strategy takes.")
     ] = "hydra,memory-ffd",
     pp: o.Pp = 1,
     tp: o.Tp = 1,

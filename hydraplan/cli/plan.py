@@ -19,7 +19,12 @@ def plan(
     batch_sequences: o.BatchSequences = None,
     batch_tokens: o.BatchTokens = None,
     num_batches: o.NumBatches = "1",
-    strategy: Annotated[str, typer.Option("--strategy", help="hydra or memory-ffd.")] = "hydra",
+    strategy: Annotated[
+        str,
+        typer.Option(
+            "--strategy", help="hydra, or a baseline: memory-ffd, static-cp, token-balance."
+        ),
+    ] = "hydra",
     pipeline: o.Pipeline = "1f1b",
     microbatches: o.Microbatches = "auto",
     microbatch_order: Annotated[

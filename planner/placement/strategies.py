@@ -8,6 +8,11 @@ from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.hydra import place_hydra, place_once
 from hydraplan.planner.placement.mcore_place import place_mcore, place_mcore_once
 from hydraplan.planner.placement.memory_ffd import place_memory_once, place_memory_sized
+from hydraplan.planner.placement.static_cp import place_static, place_static_once
+from hydraplan.planner.placement.token_balance import (
+    place_token_balanced,
+    place_token_balanced_once,
+)
 
 ALWAYS = ("accounted", "degree", "inside", "layout", "order", "schedule")
 """Invariants (`hydraplan.invariants`) that every strategy promises."""
@@ -20,6 +25,9 @@ SETS = (*ALWAYS, "every-rank", "one-degree", "min-degree", "microbatch-multiple"
 
 PACKED_SETS = (*SETS, "aligned", "cap-mean")
 """Those of its packing generations; their cap is one of length over degree, not of exact rows."""
+
+ONE_DEGREE = (*BLOCKS, "min-degree", "microbatch-multiple")
+"""Invariants of strategies with one degree for a whole batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,5 +63,9 @@ STRATEGIES: dict[str, Strategy] = {
         partial(place_mcore_once, "mcore-v2"),
         "as-built",
         PACKED_SETS,
+    ),
+    "static-cp": Strategy(place_static, place_static_once, "as-built", ONE_DEGREE),
+    "token-balance": Strategy(
+        place_token_balanced, place_token_balanced_once, "as-built", ONE_DEGREE
     ),
 }

@@ -7,9 +7,12 @@ import numpy as np
 from hydraplan.config import load_cluster, load_model
 from hydraplan.cost import CostModel
 from hydraplan.costfit import LinkFit
+from hydraplan.files.lengths import Lengths
 from hydraplan.files.profilefile import Profile
 from hydraplan.model import IntArray
 from hydraplan.planheader import PlanOptions
+from hydraplan.planner.placement.draft import Request
+from hydraplan.planner.plan import open_request, prepare
 from hydraplan.profiler.analytic import analytic_header
 from hydraplan.stages import split_layers
 
@@ -54,3 +57,10 @@ def long_tailed(count: int, seed: int, longest: int = 60_000) -> IntArray:
     rng = np.random.default_rng(seed)
     length = np.exp(rng.normal(np.log(1500), 1.4, count)).astype(np.int64)
     return np.clip(length, 1, longest)
+
+
+def request_for(values: IntArray, **changes: object) -> Request:
+    """What a strategy is asked for one batch of these lengths."""
+    asked = options(batch_sequences=len(values), **changes)
+    _, batches = prepare(Lengths("t", "sequences", values), profile(), asked, 1)
+    return open_request(batches.cost, asked, batches[0])

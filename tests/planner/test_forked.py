@@ -2,12 +2,13 @@
 
 import multiprocessing
 import os
+import resource
 import signal
 import traceback
 
 import pytest
 
-from hydraplan.errors import Infeasible, RunFailed
+from hydraplan.errors import Infeasible, MissingDependency, RunFailed
 from hydraplan.planner.forked import AHEAD, in_order
 
 FORK = multiprocessing.get_context("fork")
@@ -27,6 +28,11 @@ def test_results_come_in_order_from_as_many_processes_as_there_is_work_for(worke
     assert [value for value, _ in found] == [0, 1, 4, 9, 16, 25, 36]
     assert (workers == 1) == (os.getpid() in {process for _, process in found})
     assert multiprocessing.active_children() == []
+
+
+def test_a_single_batch_needs_no_other_process() -> None:
+    with in_order(square, 1, 4) as results:
+        assert list(results) == [(0, os.getpid())]
 
 
 def test_no_more_results_wait_than_the_bound_allows() -> None:
@@ -85,6 +91,18 @@ def test_a_worker_that_goes_is_named_with_its_batch(end, said: str) -> None:  # 
 
     with pytest.raises(RunFailed, match=said), in_order(work, 9, 3) as results:
         list(results)
+    assert multiprocessing.active_children() == []
+
+
+def test_more_workers_than_the_system_allows_are_refused_with_a_number() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
+    said = r"only \d+ of 500 workers could be started: Too many open files"
+    try:
+        with pytest.raises(MissingDependency, match=said), in_order(square, 500, 500):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert multiprocessing.active_children() == []
 
 

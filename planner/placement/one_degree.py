@@ -1,0 +1,83 @@
+"""One degree for all sequences of a batch: every legal one is tried, the fastest plan wins.
+
+A pool of R ranks then is R // degree groups, aligned blocks of lanes; with a degree that does
+not divide R the last lanes stay empty. How sequences are shared out over groups and microbatches
+is the caller's.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from hydraplan.errors import Infeasible
+from hydraplan.layout import legal_degrees
+from hydraplan.model import IntArray
+from hydraplan.planner.placement.draft import Built, Draft, Request, Timing, build, settled, timed
+from hydraplan.planner.placement.sizing import Sized, memory_floor
+from hydraplan.slots import MAX_SLOTS
+
+Packed = tuple[IntArray, IntArray, int]
+"""Microbatch and group of every sequence, and the number of microbatches."""
+
+Pack = Callable[[Request, Sized, int], Packed | None]
+"""Shares out sequences of one degree over so many groups; None where a slot would not hold them."""
+
+
+def fastest_degree(request: Request, name: str, pack: Pack) -> Draft:
+    """The fastest plan among those with one degree, under the requested orders.
+
+    Raises:
+        Infeasible: No degree holds all sequences, or none in the fixed number of microbatches.
+    """
+    best: tuple[Timing, Built] | None = None
+    tried = rejected = 0
+    for found, degree in degrees_that_hold(request):
+        packed = pack(request, found, request.cost.ranks // degree)
+        tried += 1
+        if packed is None or packed[2] > most_microbatches(request):
+            rejected += 1
+            continue
+        microbatch, group, count = packed
+        whole = build(request, found, microbatch, group * degree, count)
+        timing = timed(request, whole, request.orders)
+        if best is None or timing.iteration_s < best[0].iteration_s:
+            best = timing, whole
+    if best is None:
+        raise Infeasible(_nothing_fits(request, name, tried), "use --microbatches auto, or more")
+    made = settled(request, best[1], best[0], "memory")
+    return replace(made, search=replace(made.search, num_candidates=tried, num_rejected=rejected))
+
+
+def degrees_that_hold(request: Request) -> Iterator[tuple[Sized, int]]:
+    """All sequences at one degree, and the degree, for each offered one that holds every one."""
+    length, offered = request.sequences.length_tokens, request.table.offered
+    floor = memory_floor(request.cost, length, request.cap_tokens, offered)
+    degrees = legal_degrees(request.cost.ranks)
+    for level in range(int(floor.max()), len(degrees)):
+        if offered[level]:
+            found = request.sized(np.full(len(length), level))
+            if (found.level == level).all():
+                yield found, int(degrees[level])
+
+
+def most_microbatches(request: Request) -> int:
+    """The largest number of microbatches whose slots a planner can hold."""
+    return MAX_SLOTS // (request.cost.pp * request.cost.ranks)
+
+
+def pack_once(request: Request, found: Draft, pack: Pack) -> None:
+    """Share out again at the degree that was found, nothing scored."""
+    degree = found.sequences.degree
+    level = np.searchsorted(legal_degrees(request.cost.ranks), degree)
+    pack(request, request.sized(level), request.cost.ranks // int(degree[0]))
+
+
+def _nothing_fits(request: Request, name: str, tried: int) -> str:
+    if not tried:
+        return f"{name}: no single degree holds every sequence within {request.cap_tokens} tokens"
+    asked = request.microbatches or most_microbatches(request)
+    return (
+        f"{name}: none of {tried} degrees keeps every slot within {request.cap_tokens} tokens in"
+        f" {asked} microbatches"
+    )
