@@ -15,6 +15,7 @@ search, theta, eta, the preference for balance and the memory-sized candidate ar
 """
 
 from dataclasses import dataclass, replace
+from math import log
 
 from hydraplan.errors import Infeasible
 from hydraplan.planner.placement.degrees import guard
@@ -83,11 +84,8 @@ def place_hydra(request: Request) -> Draft:
     for points in (first_points, more_points):
         if any(not _straggles(t.imbalance, request) for t in tries):
             break
-        for point in _worth_trying(request, points(request)):
-            tried += 1
-            found = _try(request, point)
-            if found is not None:
-                tries.append(found)
+        found, count = _round(request, points(request))
+        tries, tried = tries + found, tried + count
     runs = [_run(request, t) for t in _finalists(request, tries)]
     best = min(runs, key=lambda r: _rank(r, request), default=None)
     fastest = min(runs, key=lambda r: r.timing.iteration_s, default=None)
@@ -132,18 +130,40 @@ def _rank(run: _Run, request: Request) -> tuple[bool, float]:
     return _straggles(run.built.slot_imbalance, request), run.timing.iteration_s + run.perturbed_s
 
 
-def _worth_trying(request: Request, points: list[Point]) -> list[Point]:
-    """As many as the budget holds; where the window is open, those that can balance first."""
+def _round(request: Request, points: list[Point]) -> tuple[list[_Try], int]:
+    """Place as many points as the budget holds; returns what came of it, and how many.
+
+    Half of the budget goes to the most promising point of each number of microbatches, the
+    rest to the neighbourhood of the best placement so far.
+    """
     if not request.window.is_empty:
         points = sorted(points, key=lambda p: not p.can_balance)
-    chosen: list[Point] = []
-    spent = 0
-    for point in points[:MOST]:
-        if len(chosen) >= LEAST and spent > BUDGET:
-            break
-        spent += len(request.sequences) + request.cost.ranks * point.num_microbatches
-        chosen.append(point)
-    return chosen
+    slots = request.cost.ranks * max((p.num_microbatches for p in points), default=0)
+    budget = min(MOST, max(LEAST, BUDGET // (len(request.sequences) + slots)), len(points))
+    seen = set[int]()
+    spread = [p for p in points if not (p.num_microbatches in seen or seen.add(p.num_microbatches))]
+    tries: list[_Try] = []
+    for tried in range(budget):
+        if tried < len(spread) and tried < -(-budget // 2) or not tries:
+            point = spread[tried] if tried < len(spread) else points[0]
+        else:
+            near = min(tries, key=lambda t: _expected(t, request)).point.num_microbatches
+            point = min(points, key=lambda p: (_distance(p.num_microbatches, near), p.promise_s))
+        points = [p for p in points if p is not point]
+        found = _try(request, point)
+        if found is not None:
+            tries.append(found)
+    return tries, budget
+
+
+def _expected(found: _Try, request: Request) -> tuple[bool, float]:
+    """As `_rank`, before it is run."""
+    return _straggles(found.imbalance, request), found.estimate_s
+
+
+def _distance(count: int, other: int) -> int:
+    """Steps of a quarter between two numbers of microbatches."""
+    return abs(round(log(count / other) / log(1.25)))
 
 
 def _try(request: Request, point: Point) -> _Try | None:
@@ -174,7 +194,7 @@ def _placed(request: Request, point: Point) -> Placement | None:
 
 def _finalists(request: Request, tries: list[_Try]) -> list[_Try]:
     """The most promising by balance and estimate, and the one with the least estimate."""
-    by_rank = sorted(tries, key=lambda t: (_straggles(t.imbalance, request), t.estimate_s))
+    by_rank = sorted(tries, key=lambda t: _expected(t, request))
     fastest = sorted(tries, key=lambda t: t.estimate_s)[:1]
     chosen = by_rank[:FINALISTS]
     return chosen + [t for t in fastest if t not in chosen]

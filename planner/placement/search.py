@@ -1,7 +1,7 @@
 """The points HyDra tries: numbers of microbatches, quanta theta and guards eta, best first.
 
 A point costs one solve of the load target, which says what it promises: fill, mean load, and a
-price for theta, since a slot may end up to theta * L above the mean.
+price for theta, since a slot may end up to theta * L above the mean, less what repair takes back.
 """
 
 from dataclasses import dataclass
@@ -23,6 +23,8 @@ THETAS = (1.0, 0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
 ETAS = (0.03, 0.1, 0.3)
 """Largest extra rank-work that a degree may cost over the memory floor."""
+THETA_PRICE = 1 / 8
+"""What a quantum of 1 costs over the fill and the mean load, as a share. Fitted by eye."""
 BALANCED = 1.05
 """Slot imbalance up to which a placement counts as balanced. Our choice, a project target."""
 
@@ -91,7 +93,7 @@ def point_at(request: Request, guarded: Guard, count: int, theta: float, eta: fl
     cost, table = request.cost, request.table
     target = solve(table, guarded, cost.pool_speed * count, theta)
     slot_s = target.rank_work_s / (cost.pool_speed * count) + table.fixed_s
-    promise_s = (count + cost.pp - 1) * slot_s * (1 + theta / 4)
+    promise_s = (count + cost.pp - 1) * slot_s * (1 + THETA_PRICE * theta**2)
     load_s = table.load_s[np.arange(len(target.level)), target.level]
     pieces = table.count * table.degrees[target.level]
     least = least_imbalance(load_s, pieces, table.fixed_s, cost.ranks * count)
