@@ -37,7 +37,8 @@ class CostTable:
     `bucket`: bucket of every sequence, shape (num_sequences,). `count`: sequences in each
     bucket. `load_s`: seconds F + B + W of a sequence on each member on the planning stage,
     infinite below the memory floor and where a level is not offered, shape (num_buckets,
-    num_levels). `ulysses_size`: the inner size that costs least, same shape. `floor`: lowest possible level. `degrees`: ranks of each level.
+    num_levels). `ulysses_size`: the inner size that costs least, same shape.
+    `floor`: lowest possible level of each bucket. `degrees`: ranks of each level.
     `offered`: which levels may be used at all. `stage`: the planning stage.
     `fixed_s`: seconds a microbatch costs that stage, rows or not.
     `short_token_s`: seconds a token of a very short sequence costs it.

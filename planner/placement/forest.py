@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 class Forest(NamedTuple):
     """Loads and rows of all slots. W is the width of the trees, a power of two of at least R.
 
+    `slow`: slowness of the slowest lane of each block, 1 if all are nominal, (2 W,).
     `added`, `highest`: seconds, as in `block_tree`, (M, 2 W). `barred`: 0, or infinite for a
     block that may not be chosen, (M, 2 W). `best`: entry `start[h] + block * (h + 1) + k` is
     the least maximum of a level-k block under a block of height h, additions above not
@@ -32,6 +33,7 @@ class Forest(NamedTuple):
     """
 
     num_ranks: int
+    slow: Floats
     added: Tree
     highest: Tree
     barred: Tree
@@ -42,8 +44,8 @@ class Forest(NamedTuple):
     rows_highest: Tree
 
 
-def new_forest(num_ranks: int, num_microbatches: int) -> Forest:
-    """Empty slots."""
+def new_forest(num_ranks: int, num_microbatches: int, slow: Floats | None = None) -> Forest:
+    """Empty slots; `slow` is the slowness of every lane, shape (num_ranks,), None for 1."""
     added, highest = new_tree(num_microbatches, num_ranks)
     rows_added, rows_highest = new_tree(num_microbatches, num_ranks)
     width = added.shape[1] // 2
@@ -56,7 +58,13 @@ def new_forest(num_ranks: int, num_microbatches: int) -> Forest:
     for at in range(leads.shape[1] // 2 - 1, 0, -1):
         leads[:, at] = np.minimum(leads[:, 2 * at], leads[:, 2 * at + 1])
     barred = np.zeros_like(added)
-    forest = Forest(num_ranks, added, highest, barred, start, best, leads, rows_added, rows_highest)
+    slowest = np.ones(2 * width)
+    if slow is not None:
+        slowest[width : width + num_ranks] = slow
+        for node in range(width - 1, 0, -1):
+            slowest[node] = max(slowest[2 * node], slowest[2 * node + 1])
+    trees = added, highest, barred, start, best, leads, rows_added, rows_highest
+    forest = Forest(num_ranks, slowest, *trees)
     if num_ranks < width:
         _bar_beyond(forest)
     return forest
@@ -140,7 +148,11 @@ def least_loaded(forest: Forest, level: int) -> tuple[int, int, float]:
 
 @compiled
 def change(forest: Forest, m: int, node: int, seconds: float, rows: int) -> None:
-    """Add to every lane of a block; both may be negative."""
+    """Add to every lane of a block what takes a nominal lane so long; both may be negative.
+
+    A group works at the speed of its slowest lane.
+    """
+    seconds *= forest.slow[node]
     add_to_block(forest.rows_added, forest.rows_highest, m, node, rows)
     width, levels = forest.added.shape[1] // 2, forest.leads.shape[0]
     best, added, highest = forest.best[m], forest.added[m], forest.highest[m]
@@ -200,9 +212,10 @@ def filled_forest(
     node: IntArray,
     load_s: Floats,
     rows: IntArray,
+    slow: Floats | None = None,
 ) -> Forest:
     """The forest of a placement that was found some other way."""
-    forest = new_forest(num_ranks, num_microbatches)
+    forest = new_forest(num_ranks, num_microbatches, slow)
     _change_all(forest, microbatch, node, load_s, rows)
     return forest
 

@@ -140,11 +140,13 @@ def _round(request: Request, points: list[Point]) -> tuple[list[_Try], int]:
         points = sorted(points, key=lambda p: not p.can_balance)
     slots = request.cost.ranks * max((p.num_microbatches for p in points), default=0)
     budget = min(MOST, max(LEAST, BUDGET // (len(request.sequences) + slots)), len(points))
-    seen = set[int]()
-    spread = [p for p in points if not (p.num_microbatches in seen or seen.add(p.num_microbatches))]
+    first_of: dict[int, Point] = {}
+    for point in points:
+        first_of.setdefault(point.num_microbatches, point)
+    spread = list(first_of.values())
     tries: list[_Try] = []
     for tried in range(budget):
-        if tried < len(spread) and tried < -(-budget // 2) or not tries:
+        if not tries or tried < min(len(spread), -(-budget // 2)):
             point = spread[tried] if tried < len(spread) else points[0]
         else:
             near = min(tries, key=lambda t: _expected(t, request)).point.num_microbatches
@@ -189,6 +191,7 @@ def _placed(request: Request, point: Point) -> Placement | None:
         request.cost.ranks,
         point.num_microbatches,
         request.cap_tokens,
+        None if request.cost.rank_speed is None else request.cost.slow,
     )
 
 

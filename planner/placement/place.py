@@ -39,26 +39,33 @@ def place(
     num_ranks: int,
     num_microbatches: int,
     cap_tokens: int,
+    slow: FloatArray | None,
 ) -> Placement | None:
-    """Place sequences of known degrees; repair may change a degree. None where the cap forbids."""
+    """Place sequences of known degrees; repair may change a degree. None where the cap forbids.
+
+    `slow` is the slowness of every lane, None where all are nominal; lanes of different speed are
+    not swapped.
+    """
     level, load_s, rows = found.level.copy(), found.load_s.copy(), found.rows.copy()
     asked = load_s, rows, level, num_ranks, num_microbatches, cap_tokens
-    placed = place_forest(*asked) or _split(*asked)
+    placed = place_forest(*asked, slow) or _split(*asked, slow)
     if placed is None:
         return None
     forest, microbatch, node = placed
-    mean_s = float(load_s @ table.degrees[level]) / (num_ranks * num_microbatches)
+    speed = num_ranks if slow is None else float((1 / slow).sum())
+    mean_s = float(load_s @ table.degrees[level]) / (speed * num_microbatches)
     options = Options(table.bucket, falling_load_s(table), length_tokens, table.degrees, cap_tokens)
     stop_s = GOOD_ENOUGH * mean_s + (GOOD_ENOUGH - 1) * table.fixed_s
     repair(forest, options, microbatch, node, level, load_s, rows, stop_s, len(level))
-    node = swapped(forest.added, num_ranks, microbatch, node)
+    if slow is None:
+        node = swapped(forest.added, num_ranks, microbatch, node)
     width = forest.added.shape[1] // 2
     return Placement(
         level=level,
         microbatch=microbatch,
         first_rank=(node - (width >> level)) << level,
         peak_s=forest.highest[:, 1].copy(),
-        mean_s=float(load_s @ table.degrees[level]) / (num_ranks * num_microbatches),
+        mean_s=float(load_s @ table.degrees[level]) / (speed * num_microbatches),
     )
 
 
@@ -69,6 +76,7 @@ def _split(
     num_ranks: int,
     num_microbatches: int,
     cap_tokens: int,
+    slow: FloatArray | None,
 ) -> tuple[Forest, IntArray, IntArray] | None:
     """Lazy split, with its result as a forest."""
     placed = place_lazy_split(load_s, rows, level, num_ranks, num_microbatches, cap_tokens)
@@ -77,5 +85,5 @@ def _split(
     microbatch, first_rank = placed
     width = 1 << (num_ranks - 1).bit_length()
     node = (width >> level) + (first_rank >> level)
-    forest = filled_forest(num_ranks, num_microbatches, microbatch, node, load_s, rows)
+    forest = filled_forest(num_ranks, num_microbatches, microbatch, node, load_s, rows, slow)
     return forest, microbatch, node

@@ -88,16 +88,18 @@ def repair(
                         continue
                     room = options.cap_tokens - _rows_at(options, i, target, k, rows)
                     new_m, new_node, load = least_loaded(forest, target)
-                    peak = max(load + cost_s, peaks[1] - load_s[i])
+                    left = peaks[1] - load_s[i] * forest.slow[at]
+                    peak = max(load + cost_s * forest.slow[new_node], left)
                     if peak < best_s and not _overlap(new_m, new_node, m, at):
                         held = block_max(forest.rows_added, forest.rows_highest, new_m, new_node)
                         if held <= room:
                             best_s, who = peak, i
                             to_m, to_node, to_level = new_m, new_node, target
                     if target == k + 1 and at > 1 and forest.barred[m, at >> 1] == 0:
-                        mine = block_max(forest.added, forest.highest, m, at) - load_s[i]
+                        mine = block_max(forest.added, forest.highest, m, at)
+                        mine -= load_s[i] * forest.slow[at]
                         buddy = block_max(forest.added, forest.highest, m, at ^ 1)
-                        peak = max(mine, buddy) + cost_s
+                        peak = max(mine, buddy) + cost_s * forest.slow[at >> 1]
                         if peak < best_s:
                             held = block_max(forest.rows_added, forest.rows_highest, m, at ^ 1)
                             if held <= room:

@@ -76,8 +76,8 @@ def counts_to_try(best: float, window: Window, num_sequences: int) -> list[int]:
     low, high = window.low, window.high
     if window.is_empty:
         tight = window.memory
-        wanted += [tight, tight * 1.06 + 1, tight * 1.15 + 2]
-        low, high = tight, max(window.high, tight + 4 + tight // 4)
+        wanted += [tight * factor + 1 for factor in (1.06, 1.15, 1.3, 1.5, 1.75, 2.0)] + [tight]
+        low, high = tight, max(window.high, 2 * tight + 4)
     rounded = np.clip(np.ceil(wanted).astype(np.int64), low, high)
     return sorted({int(m) for m in rounded if m <= max(low, num_sequences)})
 
