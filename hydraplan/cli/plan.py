@@ -22,7 +22,8 @@ def plan(
     strategy: Annotated[
         str,
         typer.Option(
-            "--strategy", help="hydra, or a baseline: memory-ffd, static-cp, token-balance."
+            "--strategy",
+            help="hydra, or a baseline: memory-ffd, static-cp, token-balance, mcore-main|v1|v2.",
         ),
     ] = "hydra",
     pipeline: o.Pipeline = "1f1b",
