@@ -1,0 +1,118 @@
+"""One cell of the evaluation: lengths on a pool, placed by a strategy, all within this process.
+
+The same functions as the command line uses, without files in between: a batch, its request
+(cost table, window), the strategy, and the figures of what it placed. Costs are those of the
+analytic profile of h100-sxm; everything that comes out of them is simulated.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from hydraplan.config import load_cluster, load_model
+from hydraplan.cost import CostModel
+from hydraplan.files.profilefile import ProfileHeader
+from hydraplan.model import BatchPlan, IntArray, Sequences
+from hydraplan.planheader import PlanOptions
+from hydraplan.planner.batches import Batches
+from hydraplan.planner.placement.draft import Draft, Request
+from hydraplan.planner.placement.strategies import STRATEGIES
+from hydraplan.planner.plan import finish, open_request
+from hydraplan.profiler.analytic import analytic_header
+from hydraplan.stages import split_layers
+
+CLUSTER, MODEL = "h100-sxm", "llama-8b"
+Engine = Literal["nested", "ring"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool of ranks and the cap on the rows of a slot. `gpus` = tp x pp x ranks."""
+
+    tp: int
+    pp: int
+    ranks: int
+    cap_tokens: int
+
+    @property
+    def gpus(self) -> int:
+        """Devices of all stages."""
+        return self.tp * self.pp * self.ranks
+
+
+@cache
+def header() -> ProfileHeader:
+    """The analytic profile, built once."""
+    return analytic_header(load_cluster(CLUSTER), load_model(MODEL))
+
+
+def cost_of(pool: Pool, engine: Engine = "nested") -> CostModel:
+    """Costs of the model on this pool."""
+    known = header()
+    layers = tuple(tuple(row) for row in split_layers(known.model.num_layers, pool.pp))
+    return CostModel(known.fit, known.model, pool.tp, pool.pp, pool.ranks, layers, engine)
+
+
+def options_of(pool: Pool, strategy: str, **changes: object) -> PlanOptions:
+    """What a user would ask; `changes` are fields of `PlanOptions`."""
+    plain: dict[str, object] = {
+        "pp": pool.pp,
+        "ranks": pool.ranks,
+        "tp": pool.tp,
+        "max_tokens_per_rank": pool.cap_tokens,
+        "batch_sequences": 1,
+        "batch_tokens": None,
+        "strategy": strategy,
+        "pipeline": "1f1b",
+        "microbatches": None,
+        "microbatch_order": STRATEGIES[strategy].default_order,
+        "on_overlong": "error",
+        "seed": 0,
+    }
+    return PlanOptions.model_validate(plain | changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A batch that a strategy can be asked to place."""
+
+    cost: CostModel
+    options: PlanOptions
+    rows: Sequences
+
+    def request(self) -> Request:
+        """Cost table and window, computed anew."""
+        return open_request(self.cost, self.options, self.rows)
+
+    def placed(self) -> tuple[Request, Draft]:
+        """The whole way: open the request, search."""
+        request = self.request()
+        return request, STRATEGIES[self.options.strategy].place(request)
+
+    def once(self, request: Request, draft: Draft) -> None:
+        """One solve and placement at the point that was found, nothing scored."""
+        STRATEGIES[self.options.strategy].place_once(request, draft)
+
+    def planned(self) -> BatchPlan:
+        """The plan with all its figures."""
+        request, draft = self.placed()
+        return finish(request, self.options, 0, self.rows, draft)
+
+
+def ask(
+    length_tokens: IntArray,
+    pool: Pool,
+    strategy: str = "hydra",
+    cost: CostModel | None = None,
+    engine: Engine = "nested",
+    **changes: object,
+) -> Asked:
+    """One batch of all these lengths. `cost` replaces that of the pool (planning on wrong costs).
+
+    `changes` are fields of `PlanOptions`.
+    """
+    options = options_of(pool, strategy, engine=engine, **changes)
+    cost = cost_of(pool, engine) if cost is None else cost
+    rows = Batches(cost, length_tokens, [(0, len(length_tokens))], options)[0]
+    return Asked(cost, options, rows)
+
