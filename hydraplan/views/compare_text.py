@@ -35,7 +35,7 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
     )
     best_s = min(row.figures["iteration_s"] for row in rows)
     console.print_table(
-        ["strategy", "order", "M", "iter. s", "x best", "pipe", "fill", "dp", "imbal."],
+        ["strategy", "order", "M", "iter. s", "x best", "pipe", "fill", "dp", "imb."],
         [
             [
                 row.strategy,
@@ -50,7 +50,7 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
         ],
         title="simulated, noise-free, mean over batches",
         caption="pipe, fill, dp: pipeline bubble, what of it the schedule leaves at equal slots,\n"
-        "and data-parallel bubble, shares of the iteration. imbal.: fullest slot over the mean.\n",
+        "and data-parallel bubble, shares of the iteration. imb.: fullest slot over the mean.\n",
     )
     console.print_table(
         ["strategy", "order", "won by", "window of M", "one plan ms", "search ms"],
