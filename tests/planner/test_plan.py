@@ -178,7 +178,8 @@ def test_wrong_options_are_named(changes: dict[str, object], text: str) -> None:
 
 def test_a_pool_that_is_no_power_of_two_uses_blocks_that_fit() -> None:
     placed = plan_one(long_tailed(64, 3), ranks=12).sequences.placed()
-    assert ((placed.first_rank % placed.degree == 0) & (placed.degree <= 8)).all()
+    assert (placed.first_rank % placed.degree == 0).all()
+    assert set(placed.degree.tolist()) <= {1, 2, 4, 8, 12}
     assert (placed.first_rank + placed.degree).max() <= 12
     assert placed.first_rank.max() >= 8
 
