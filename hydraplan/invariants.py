@@ -231,6 +231,16 @@ def _order(
         )
 
 
+def _max_groups(
+    header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
+) -> Iterator[str]:
+    """No more distinct groups of two and more ranks than asked."""
+    wide, most = placed.degree > 1, header.options.max_groups
+    groups = set(zip(placed.first_rank[wide].tolist(), placed.degree[wide].tolist(), strict=True))
+    if most is not None and len(groups) > most:
+        yield f"{len(groups)} distinct groups of ranks, at most {most} are asked for"
+
+
 def _reorder(
     header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
 ) -> Iterator[str]:
@@ -296,6 +306,7 @@ RULES: dict[str, Rule] = {
     "aligned": _aligned,
     "min-degree": _min_degree,
     "microbatch-multiple": _microbatch_multiple,
+    "max-groups": _max_groups,
     "cap": _cap,
     "cap-mean": _cap_mean,
     "cap-per-sequence": _cap_per_sequence,

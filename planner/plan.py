@@ -106,6 +106,20 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
     """What the strategy is asked: the rows that get a place, and their cost table."""
     open_rows = rows.take(rows.on_ranks())
     order, cap = options.microbatch_order, options.max_tokens_per_rank
+    if options.reorder != "batch":
+        if not STRATEGIES[options.strategy].keeps_order:
+            raise InputError(
+                f"strategy {options.strategy} places rows all over the batch, --reorder"
+                f" {options.reorder} cannot be kept",
+                "use --strategy hydra, or --reorder batch",
+            )
+        if order not in ("auto", "as-built"):
+            raise InputError(
+                f"--microbatch-order {order} moves microbatches, --reorder {options.reorder} does"
+                " not allow it",
+                "leave the order open, or use as-built",
+            )
+        order = "as-built"
     least = -(-int(open_rows.length_tokens.sum()) // (cost.ranks * cap))
     check_size(cost.pp, cost.ranks, options.microbatches or least)
     offered = offered_levels(cost.ranks, options.min_degree, options.max_groups)
@@ -120,6 +134,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
         microbatch_multiple=options.microbatch_multiple,
         min_degree=options.min_degree,
         reorder=options.reorder,
+        first_row=int(rows.sequence_id[0]),
         orders=ORDERS if order == "auto" else (order,),
         schedule=SCHEDULES[options.pipeline],
     )

@@ -5,9 +5,12 @@ The same functions as the command line uses, without files in between: a batch, 
 analytic profile of h100-sxm; everything that comes out of them is simulated.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
+from unittest.mock import patch
 
 from hydraplan.config import load_cluster, load_model
 from hydraplan.cost import CostModel
@@ -15,6 +18,7 @@ from hydraplan.files.profilefile import ProfileHeader
 from hydraplan.model import BatchPlan, IntArray, Sequences
 from hydraplan.planheader import PlanOptions
 from hydraplan.planner.batches import Batches
+from hydraplan.planner.placement import hydra
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.plan import finish, open_request
@@ -95,8 +99,18 @@ class Asked:
 
     def planned(self) -> BatchPlan:
         """The plan with all its figures."""
-        request, draft = self.placed()
+        return self.finished(*self.placed())
+
+    def finished(self, request: Request, draft: Draft) -> BatchPlan:
+        """Figures of a draft, and all rows again."""
         return finish(request, self.options, 0, self.rows, draft)
+
+    def load_driven(self, request: Request, draft: Draft) -> Draft:
+        """The load-driven candidate that the search preferred, also where another plan won."""
+        if draft.iteration_s == draft.search.load_driven_s:
+            return draft
+        with _no_memory_candidate():
+            return hydra.place_hydra(request)
 
 
 def ask(
@@ -116,3 +130,9 @@ def ask(
     rows = Batches(cost, length_tokens, [(0, len(length_tokens))], options)[0]
     return Asked(cost, options, rows)
 
+
+@contextmanager
+def _no_memory_candidate() -> Iterator[None]:
+    """Searches inside see no memory-sized plan, so a load-driven one wins."""
+    with patch.object(hydra, "_memory_candidate", return_value=None):
+        yield

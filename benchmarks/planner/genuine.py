@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+from importlib import import_module
 
 from hydraplan.model import IntArray
 
@@ -53,10 +54,9 @@ def main() -> None:
     """Schedule the lengths on stdin once."""
     ranks, cap_tokens = int(sys.argv[1]), int(sys.argv[2])
     sys.path += sys.argv[3:4]
-    from megatron.core.pipeline_parallel.hybrid_cp_schedule import BalancedCPScheduler
-
+    module = import_module("megatron.core.pipeline_parallel.hybrid_cp_schedule")
     samples = list(enumerate(json.load(sys.stdin)))
-    scheduler = BalancedCPScheduler(cap_tokens, PoolSize(ranks))
+    scheduler = module.BalancedCPScheduler(cap_tokens, PoolSize(ranks))
     began_s = time.process_time()
     groups, _ = scheduler.get_groups_and_subsamples(samples, None)
     print(time.process_time() - began_s, len(groups))

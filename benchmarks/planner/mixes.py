@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tables import Table, reported
 
 from hydraplan.files.lengths import read_lengths
 from hydraplan.model import IntArray
@@ -104,8 +105,6 @@ def scaled(source: Source, count: int, tokens: int, seed: int) -> IntArray:
 
 def main() -> None:
     """Print count, percentiles and tails of every source."""
-    from tables import Table, reported
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--json", type=Path)

@@ -5,7 +5,7 @@
 The planner solves its target on a histogram of lengths. Here every distinct length has a row of
 its own, priced one by one, and the crossing is bisected to 1e-9: sum of the rank-work of the
 degrees that L asks for = R M L. The error is |planner - exact| / exact. The quadratic closed form
-assumes an affine overhead e of splitting, to first order in e / L; e / L stands beside it, as the
+assumes an affine overhead e of splitting, to first order in e / L; e / (theta L) stands beside it, as the
 mean over the sequences that are split, weighted by work, and as the largest.
 
 Source: all formulas are our own derivation; HyDra publishes none.
@@ -17,7 +17,6 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-
 from cells import Engine, Pool, ask, cost_of
 from mixes import MIXES, batch, filling_tokens
 from tables import Cell, Table, reported
@@ -69,7 +68,7 @@ def crossing(table: CostTable, num_slots: float, theta: float) -> float:
 
 
 def overhead(table: CostTable, load_target_s: float) -> tuple[float, float]:
-    """e / L of the sequences beyond the target: mean weighted by work, and the largest."""
+    """Share e / L of the sequences beyond the target: mean weighted by work, and the largest."""
     base_s = table.rank_work_s[np.arange(len(table.floor)), table.floor]
     split = base_s > load_target_s
     if not split.any():
@@ -123,8 +122,8 @@ def main() -> None:
             "error of L, worst %": 100 * max(c["error"] for c in here),
             "met": max(c["error"] for c in here) <= GOAL,
             "quadratic, worst %": 100 * max((c["quadratic_error"] for c in here), key=abs),
-            "e / L mean": max(c["e_over_L_mean"] for c in here),
-            "e / L max": max(c["e_over_L_max"] for c in here),
+            "e / (theta L) mean": max(c["e_over_L_mean"] for c in here),
+            "e / (theta L) max": max(c["e_over_L_max"] for c in here),
             "cells with e <= 0.1 L": len(small),
             "quadratic there, worst %": 100 * max(small, default=float("nan")),
             "met there": max(small, default=0.0) <= QUADRATIC_GOAL,

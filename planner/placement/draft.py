@@ -25,8 +25,9 @@ class Request:
     `microbatches` None leaves their number to the strategy, `window` holds the counts that
     leave balance open; the number is a multiple of `microbatch_multiple`. `min_degree` is the
     lowest degree. `orders` are the microbatch orders to choose from. `reorder` says how far
-    rows may leave the order of the input (`planheader.PlanOptions`). `schedule(stages,
-    microbatches)` gives the op order.
+    rows may leave the order of the input (`planheader.PlanOptions`), `first_row` is the
+    sequence_id of the first row of the batch, placed or not. `schedule(stages, microbatches)`
+    gives the op order.
     """
 
     cost: CostModel
@@ -38,6 +39,7 @@ class Request:
     microbatch_multiple: int
     min_degree: int
     reorder: str
+    first_row: int
     orders: tuple[str, ...]
     schedule: Callable[[int, int], Schedule]
 
@@ -53,6 +55,11 @@ class Request:
         load_s = stage_load_s(self.cost, length, u, r, table.stage)
         found = Sized(level, load_s, rank_tokens_max(length, u, r), u, r)
         return raised(self.cost, length, found, table.stage, self.cap_tokens, table.offered)
+
+    @property
+    def slow(self) -> FloatArray | None:
+        """Slowness of every lane; None where all are nominal."""
+        return None if self.cost.rank_speed is None else self.cost.slow
 
     def whole_multiple(self, num_microbatches: int) -> int:
         """The next number of microbatches that the request allows."""
@@ -141,6 +148,8 @@ def build(
     if request.microbatches is None:
         used, microbatch = np.unique(microbatch, return_inverse=True)
         num_microbatches = request.whole_multiple(len(used))
+    else:
+        num_microbatches = request.microbatches
     placed = replace(
         request.sequences,
         microbatch=microbatch,

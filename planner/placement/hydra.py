@@ -25,10 +25,12 @@ from hydraplan.planner.placement.draft import (
     Request,
     Timing,
     build,
+    draft,
     perturbed_s,
     settled,
     timed,
 )
+from hydraplan.planner.placement.kept_order import place_in_order
 from hydraplan.planner.placement.memory_ffd import place_memory_sized
 from hydraplan.planner.placement.place import Placement, place
 from hydraplan.planner.placement.search import (
@@ -40,6 +42,7 @@ from hydraplan.planner.placement.search import (
     more_points,
     point_at,
 )
+from hydraplan.planner.placement.sizing import Sized
 
 BUDGET = 240_000
 """Sequences plus slots that the placements of one round may add up to."""
@@ -115,10 +118,19 @@ def place_hydra(request: Request) -> Draft:
 
 def _memory_candidate(request: Request) -> Draft | None:
     """The memory-sized plan in its best order; None if it needs more microbatches than fixed."""
-    try:
-        return place_memory_sized(request)
-    except Infeasible:
-        return None
+    if request.reorder == "batch":
+        try:
+            return place_memory_sized(request)
+        except Infeasible:
+            return None
+    found = request.sized(request.table.floor[request.table.bucket])
+    for count in range(request.window.memory, 2 * request.window.memory + 2):
+        placement = _placed(request, found, count)
+        if placement is not None:
+            exact = request.sized(placement.level)
+            places = placement.microbatch, placement.first_rank, len(placement.peak_s)
+            return draft(request, exact, *places, "memory")
+    return None
 
 
 def _straggles(imbalance: float, request: Request) -> bool:
@@ -170,29 +182,29 @@ def _distance(count: int, other: int) -> int:
 
 def _try(request: Request, point: Point) -> _Try | None:
     """Place one point; the estimate is that of a single lane that always has the fullest slot."""
-    placement = _placed(request, point)
+    found = request.sized(point.target.level[request.table.bucket])
+    placement = _placed(request, found, point.num_microbatches)
     if placement is None:
         return None
-    fixed_s, count = request.table.fixed_s, point.num_microbatches
-    peak_s = placement.peak_s + fixed_s
+    peak_s = placement.peak_s + request.table.fixed_s
     fill_s = (request.cost.pp - 1) * (peak_s.max() / 3 + peak_s.min() * 2 / 3)
-    imbalance = float(peak_s.max()) / (placement.mean_s + fixed_s)
-    assert len(peak_s) == count
+    imbalance = float(peak_s.max()) / (placement.mean_s + request.table.fixed_s)
     return _Try(point, placement, float(peak_s.sum() + fill_s), imbalance)
 
 
-def _placed(request: Request, point: Point) -> Placement | None:
-    table = request.table
-    found = request.sized(point.target.level[table.bucket])
-    return place(
-        found,
-        table,
-        request.sequences.length_tokens,
-        request.cost.ranks,
-        point.num_microbatches,
-        request.cap_tokens,
-        None if request.cost.rank_speed is None else request.cost.slow,
-    )
+def _placed(request: Request, found: Sized, num_microbatches: int) -> Placement | None:
+    """Place sequences of known degrees as the request allows; None if they do not fit."""
+    length, ranks, cap = request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
+    if request.reorder == "batch":
+        return place(found, request.table, length, ranks, num_microbatches, cap, request.slow)
+    row = request.sequences.sequence_id - request.first_row
+    placed = place_in_order(
+        found, request.table, length, row, request.reorder, ranks, num_microbatches, cap,
+        request.slow,
+    )  # fmt: skip
+    if placed and request.microbatches is not None and len(placed.peak_s) > request.microbatches:
+        return None
+    return placed
 
 
 def _finalists(request: Request, tries: list[_Try]) -> list[_Try]:
@@ -207,7 +219,7 @@ def _run(request: Request, found: _Try) -> _Run:
     """Size a placement exactly and run it, long microbatches first, at both costs."""
     placement = found.placement
     exact = request.sized(placement.level)
-    places = placement.microbatch, placement.first_rank, found.point.num_microbatches
+    places = placement.microbatch, placement.first_rank, len(placement.peak_s)
     built = build(request, exact, *places)
     timing = timed(request, built, request.orders if len(request.orders) == 1 else ("long-first",))
     return _Run(found.point, built, timing, perturbed_s(request, built, timing))
@@ -231,4 +243,5 @@ def place_once(request: Request, found: Draft) -> None:
     search, load_driven = found.search, found.winner == "load-driven"
     eta, theta = (search.eta, search.theta) if load_driven else (ETAS[0], THETAS[0])
     point = point_at(request, guard(request.table, eta), found.num_microbatches, theta, eta)
-    _placed(request, point)
+    level = point.target.level[request.table.bucket]
+    _placed(request, request.sized(level), point.num_microbatches)

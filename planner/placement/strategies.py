@@ -17,7 +17,10 @@ from hydraplan.planner.placement.token_balance import (
 ALWAYS = ("accounted", "degree", "inside", "layout", "order", "schedule")
 """Invariants (`hydraplan.invariants`) that every strategy promises."""
 
-BLOCKS = (*ALWAYS, "aligned", "cap")
+LIMITS = ("min-degree", "microbatch-multiple", "max-groups")
+"""Invariants of strategies that honour every limit a user can set."""
+
+BLOCKS = (*ALWAYS, *LIMITS, "aligned", "cap")
 """Invariants of strategies that place exact rows on aligned blocks."""
 
 SETS = (*ALWAYS, "every-rank", "one-degree", "min-degree", "microbatch-multiple")
@@ -25,9 +28,6 @@ SETS = (*ALWAYS, "every-rank", "one-degree", "min-degree", "microbatch-multiple"
 
 PACKED_SETS = (*SETS, "aligned", "cap-mean")
 """Those of its packing generations; their cap is one of length over degree, not of exact rows."""
-
-ONE_DEGREE = (*BLOCKS, "min-degree", "microbatch-multiple")
-"""Invariants of strategies with one degree for a whole batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,14 @@ class Strategy:
     default_order: str
     invariants: tuple[str, ...]
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether it can keep rows near their place in the input."""
+        return "reorder" in self.invariants
+
 
 STRATEGIES: dict[str, Strategy] = {
-    "hydra": Strategy(place_hydra, place_once, "auto", BLOCKS),
+    "hydra": Strategy(place_hydra, place_once, "auto", (*BLOCKS, "reorder")),
     "memory-ffd": Strategy(place_memory_sized, place_memory_once, "as-built", BLOCKS),
     "mcore-main": Strategy(
         partial(place_mcore, "mcore-main"),
@@ -64,8 +69,8 @@ STRATEGIES: dict[str, Strategy] = {
         "as-built",
         PACKED_SETS,
     ),
-    "static-cp": Strategy(place_static, place_static_once, "as-built", ONE_DEGREE),
+    "static-cp": Strategy(place_static, place_static_once, "as-built", BLOCKS),
     "token-balance": Strategy(
-        place_token_balanced, place_token_balanced_once, "as-built", ONE_DEGREE
+        place_token_balanced, place_token_balanced_once, "as-built", BLOCKS
     ),
 }
