@@ -20,6 +20,9 @@ OpKind = Literal["F", "B", "W", "BW"]
 WINNERS = ("load-driven", "memory")
 """Which kind of candidate a strategy returned."""
 
+EXACT_STATUS = ("optimal", "feasible")
+"""What strategy `exact` says of its plan: proven least, or with a gap to the bound."""
+
 UNPLACED = -1
 """Microbatch, order and first rank of a row that holds no place."""
 
@@ -105,6 +108,10 @@ class Search:
     `load_driven_s`, `load_driven_slot_imbalance`: the best load-driven candidate, balanced
     where the window is open. `fastest_load_driven_s`: the fastest, balanced or not.
     `memory_s`: the best memory-sized candidate.
+    `window_advice`: what would open an empty window, and by how much; "" if it is open.
+    `exact_status`: one of `EXACT_STATUS`, "" for every other strategy. `bound_s`: no placement
+    of this batch in as many microbatches has a smaller fullest slot, loads summed as in
+    `planner.placement.exact`; seconds.
     """
 
     window_min: int
@@ -118,6 +125,9 @@ class Search:
     load_driven_slot_imbalance: float
     fastest_load_driven_s: float
     memory_s: float
+    window_advice: str = ""
+    exact_status: str = ""
+    bound_s: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,13 +91,14 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     except Infeasible as error:
         yield str(error)
         return
+    cap = options.max_tokens_per_rank
     table = cost_table(
         cost,
         placed.length_tokens,
-        options.max_tokens_per_rank,
+        cap,
         offered_levels(cost.ranks, options.min_degree, options.max_groups),
     )
-    window = microbatch_window(table, placed.length_tokens, cost.ranks, options.max_tokens_per_rank)
+    window = microbatch_window(table, placed.length_tokens, cost.pool_speed, cap)
     stored = batch.figures | {
         "window_min": batch.search.window_min,
         "window_max": batch.search.window_max,

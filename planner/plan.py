@@ -20,6 +20,7 @@ from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.placement.window import microbatch_window
+from hydraplan.planner.placement.window_advice import window_advice
 from hydraplan.slots import check_size
 from hydraplan.stages import check_tensor_parallel, split_layers
 from hydraplan.version import __version__
@@ -129,7 +130,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
         table=table,
         sequences=open_rows,
         cap_tokens=cap,
-        window=microbatch_window(table, open_rows.length_tokens, cost.ranks, cap),
+        window=microbatch_window(table, open_rows.length_tokens, cost.pool_speed, cap),
         microbatches=options.microbatches,
         microbatch_multiple=options.microbatch_multiple,
         min_degree=options.min_degree,
@@ -154,6 +155,8 @@ def finish(
         draft.search.load_target_s,
     )
     start, end = predicted(timeline)
+    length, cap = request.sequences.length_tokens, request.cap_tokens
+    advice = window_advice(request.cost, request.table, length, cap, request.window)
     return BatchPlan(
         batch=batch,
         sequences=merged(rows, draft.sequences),
@@ -166,7 +169,7 @@ def finish(
         predicted_start_s=start,
         predicted_end_s=end,
         figures=figures,
-        search=draft.search,
+        search=replace(draft.search, window_advice=advice),
     )
 
 

@@ -34,7 +34,9 @@ def _required(*fields: tuple[str, pa.DataType]) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
 
 
-_SEARCH_INTEGERS = ("window_min", "window_max", "num_candidates", "num_rejected")
+_SEARCH_TYPES = dict.fromkeys(
+    ("window_min", "window_max", "num_candidates", "num_rejected"), pa.int64()
+) | dict.fromkeys(("window_advice", "exact_status"), pa.string())
 
 SEQUENCES_SCHEMA = _required(
     ("batch", pa.int64()),
@@ -53,10 +55,7 @@ SCHEDULE_SCHEMA = _required(
 BATCHES_SCHEMA = _required(
     *((name, pa.int64()) for name in ("batch", "num_microbatches")),
     *((name, pa.string()) for name in ("strategy", "winner", "microbatch_order", "pipeline")),
-    *(
-        (name, pa.int64() if name in _SEARCH_INTEGERS else pa.float64())
-        for name in Search.__dataclass_fields__
-    ),
+    *((name, _SEARCH_TYPES.get(name, pa.float64())) for name in Search.__dataclass_fields__),
     *((name, pa.float64()) for name in FIGURES),
 )
 

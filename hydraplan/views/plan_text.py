@@ -70,6 +70,9 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
         if len(shown) == len(batches)
         else f"and {len(batches) - len(shown)} more: hydraplan show PLAN --batch NUMBER",
     )
+    for b in shown:
+        if b.search.window_advice:
+            console.emit(f"batch {b.batch}: {b.search.window_advice}")
     console.emit()
     status = _total(b.status for b in batches)
     for text in _not_placed(status):

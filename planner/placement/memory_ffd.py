@@ -141,14 +141,14 @@ def place_memory_once(request: Request, found: Draft) -> None:
 
 
 def _packed(request: Request, found: Sized) -> tuple[IntArray, IntArray, int]:
-    """First fit to the cap; under a wanted multiple, to the lowest cap that fills just that many.
+    """First fit to the cap; where more microbatches are asked for, to the lowest cap that fills them.
 
-    A multiple of microbatches would otherwise end in empty ones.
+    They would otherwise be empty ones at the end.
     """
     length, ranks = request.sequences.length_tokens, request.cost.ranks
     packed = place_first_fit(found.rows, found.level, length, ranks, request.cap_tokens)
-    wanted = request.whole_multiple(packed[2])
-    if wanted == packed[2]:
+    wanted = request.microbatches or request.whole_multiple(packed[2])
+    if wanted <= packed[2]:
         return packed
     low, high = int(found.rows.max()), request.cap_tokens
     while low < high:

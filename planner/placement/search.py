@@ -62,7 +62,7 @@ def first_counts(request: Request) -> list[int]:
     """Numbers of microbatches of the first round."""
     if request.microbatches is not None:
         return [request.microbatches] if request.microbatches >= request.window.memory else []
-    best = best_count(request.table, request.window, request.cost.ranks, request.cost.pp)
+    best = best_count(request.table, request.window, request.cost.pool_speed, request.cost.pp)
     return _allowed(request, counts_to_try(best, request.window, len(request.sequences)))
 
 

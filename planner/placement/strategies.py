@@ -70,7 +70,5 @@ STRATEGIES: dict[str, Strategy] = {
         PACKED_SETS,
     ),
     "static-cp": Strategy(place_static, place_static_once, "as-built", BLOCKS),
-    "token-balance": Strategy(
-        place_token_balanced, place_token_balanced_once, "as-built", BLOCKS
-    ),
+    "token-balance": Strategy(place_token_balanced, place_token_balanced_once, "as-built", BLOCKS),
 }

@@ -37,22 +37,33 @@ class Window:
 
 
 def microbatch_window(
-    table: CostTable, length_tokens: IntArray, num_ranks: int, cap_tokens: int
+    table: CostTable, length_tokens: IntArray, pool_speed: float, cap_tokens: int
 ) -> Window:
-    """The window of one batch."""
+    """The window of one batch; `pool_speed` is R, or the sum of the speeds of slow ranks."""
+    memory, short, most = bounds(table, length_tokens, pool_speed, cap_tokens)
+    low = ceil(max(memory, short * (1 - 1e-9)))
+    return Window(max(1, low), floor(most), max(1, ceil(memory)))
+
+
+def bounds(
+    table: CostTable, length_tokens: IntArray, pool_speed: float, cap_tokens: int
+) -> tuple[float, float, float]:
+    """What memory and short tokens ask for at least, and the costliest sequence allows at most."""
     work_s = float(table.rank_work_s.min(axis=1) @ table.count)
-    memory = max(1, ceil(int(length_tokens.sum()) / (num_ranks * cap_tokens)))
-    short = ceil(work_s / (num_ranks * cap_tokens * table.short_token_s) * (1 - 1e-9))
-    return Window(max(memory, short), floor(work_s / (num_ranks * table.floor_s)), memory)
+    memory = int(length_tokens.sum()) / (int(table.degrees[-1]) * cap_tokens)
+    short = work_s / (pool_speed * cap_tokens * table.short_token_s)
+    return memory, short, work_s / (pool_speed * table.floor_s)
 
 
-def best_count(table: CostTable, window: Window, num_ranks: int, num_stages: int) -> float:
+def best_count(table: CostTable, window: Window, pool_speed: float, num_stages: int) -> float:
     """M*, from the closed-form rank-work at both ends of the window; not yet clamped to it."""
     low, high = window.low, max(window.high, window.low + 1)
-    at_low, at_high = (m * num_ranks * quadratic_target(table, num_ranks * m) for m in (low, high))
+    at_low, at_high = (
+        m * pool_speed * quadratic_target(table, pool_speed * m) for m in (low, high)
+    )
     slope = max(0.0, (at_high - at_low) / (high - low))
     base = at_low - slope * low
-    per_microbatch = slope + num_ranks * table.fixed_s
+    per_microbatch = slope + pool_speed * table.fixed_s
     if base <= 0 or per_microbatch <= 0:
         return float(high)
     return sqrt((num_stages - 1) * base / per_microbatch)
