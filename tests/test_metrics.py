@@ -9,16 +9,15 @@ from hydraplan.metrics import (
     FIGURES,
     balance,
     displacement,
-    lower_bound_s,
     mean_figures,
     peak_live_tokens,
     shares,
     sizes,
 )
 from hydraplan.model import Op
+from hydraplan.planner.lower_bound import bound_s
 from hydraplan.planner.pipeline.schedules import one_f_one_b
 from hydraplan.planner.pipeline.simulator import simulate
-from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.slots import slot_times
 from hydraplan.traffic import sent_bytes
 from tests.builders import Place, placed_sequences
@@ -106,8 +105,7 @@ def test_no_placement_at_all_beats_the_lower_bound(
     layers: tuple[tuple[int, ...], ...], lengths: tuple[int, int]
 ) -> None:
     cost = slow_cost(layers, ranks=2)
-    table = cost_table(cost, np.array(lengths), 10**6)
-    bound = lower_bound_s(cost, table.work_s, table.alone_s, table.through_s)
+    bound = bound_s(cost, np.array(lengths), 10**6)
     fastest = np.inf
     shapes = [(0, 1, 1), (1, 1, 1), (0, 2, 1), (0, 1, 2)]
     for a, b in product(shapes, repeat=2):

@@ -2,9 +2,11 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hydraplan.planner.placement.cost_table import cost_table
-from hydraplan.planner.placement.degrees import allowed_levels
+from hydraplan.planner.placement.degrees import guard
 from hydraplan.planner.placement.load_target import solve
 from hydraplan.planner.placement.window import (
     ALL_UP_TO,
@@ -37,7 +39,7 @@ def test_the_least_splittable_sequence_bounds_it_from_above() -> None:
         cost.sequence_s(np.array([60_000]), np.array([u]), np.array([r])).sum()
         for u, r in cost.shapes(8)
     )
-    work_s = table.rank_work_s.min(axis=1).sum()
+    work_s = table.rank_work_s.min(axis=1) @ table.count
     assert window.high == int(work_s // (8 * floor_s))
 
 
@@ -51,10 +53,10 @@ def test_the_best_count_is_near_the_best_of_a_sweep() -> None:
     ranks, stages = 64, 8
     length = long_tailed(2000, 1, longest=30_000)
     table = cost_table(cost_model(ranks=ranks, pp=stages), length, 8192)
-    allowed = allowed_levels(table, 0.3)
+    guarded = guard(table, 0.3)
 
     def iteration_s(m: int) -> float:
-        work = solve(table, allowed, ranks * m, 1.0).rank_work_s
+        work = solve(table, guarded, ranks * m, 1.0).rank_work_s
         return (m + stages - 1) * (work / (ranks * m) + table.fixed_s)
 
     window = microbatch_window(table, length, ranks, 8192)
@@ -97,12 +99,23 @@ def test_a_second_look_covers_an_open_window_and_no_empty_one() -> None:
 
 
 def test_pigeonholes_bound_the_imbalance() -> None:
-    equal, ones = np.full(10, 2.0), np.zeros(10, np.int64)
+    equal, ones = np.full(10, 2.0), np.ones(10, np.int64)
     assert least_imbalance(equal, ones, 0.0, 10) == 1.0
     assert least_imbalance(equal, ones, 0.0, 9) == pytest.approx(4.0 / (20 / 9))
     assert least_imbalance(equal, ones, 1.0, 5) == 1.0
-    assert least_imbalance(equal, ones + 1, 0.0, 20) == 1.0
+    assert least_imbalance(equal, 2 * ones, 0.0, 20) == 1.0
     assert least_imbalance(np.array([9.0, 1.0]), ones[:2], 1.0, 2) == pytest.approx(10 / 6)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 40)), min_size=1), st.integers(1, 50))
+def test_buckets_of_pieces_are_as_good_as_single_pieces(
+    kinds: list[tuple[int, int]], slots: int
+) -> None:
+    load_s, count = np.array(kinds, float)[:, 0], np.array(kinds)[:, 1]
+    single = np.sort(np.repeat(load_s, count))[::-1]
+    fullest = max((k + 1) * single[k * slots] for k in range(-(-len(single) // slots)))
+    wanted = (3.0 + fullest) / (3.0 + single.sum() / slots)
+    assert least_imbalance(load_s, count, 3.0, slots) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -112,5 +125,5 @@ def test_no_placement_beats_the_pigeonhole_bound(seed: int) -> None:
     best = min(
         np.bincount(slots, load_s, 3).max() for slots in itertools.product(range(3), repeat=6)
     )
-    bound = least_imbalance(load_s, np.zeros(6, np.int64), 0.0, 3)
+    bound = least_imbalance(load_s, np.ones(6, np.int64), 0.0, 3)
     assert bound <= best / (load_s.sum() / 3) + 1e-12
