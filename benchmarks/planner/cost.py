@@ -13,6 +13,7 @@ the option it is looked for in the environment, with `--peers none` it is left o
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from math import log2, nan
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def placed_ms(asked: Asked, request: Request, count: int, repeats: int) -> dict[
     result = {}
     for theta in THETAS:
         point = at_point(request, count, theta, ETAS[0])
-        result[theta] = 1e3 * least_cpu_s(lambda p=point: asked.once(request, p), repeats)[1]
+        result[theta] = 1e3 * least_cpu_s(partial(asked.once, request, point), repeats)[1]
     return result
 
 
@@ -110,7 +111,7 @@ def searched(name: str, length: IntArray, pool: Pool, target_s: float) -> Cell:
     asked = ask(length, pool)
     request, open_s = least_cpu_s(asked.request, 3)
     (_, draft), search_s = least_cpu_s(asked.placed, 3)
-    _, once_s = least_cpu_s(lambda: asked.once(request, draft), 3)
+    _, once_s = least_cpu_s(partial(asked.once, request, draft), 3)
     progress(f"search {name}: {1e3 * search_s:.0f} ms, {draft.search.num_candidates} candidates")
     return {
         "batch": name, "GPUs": pool.gpus, "N": len(length), "R": pool.ranks,
@@ -175,9 +176,9 @@ def against_genuine(peers: str | None, quick: bool) -> list[Cell]:
         asked = ask(length, pool)
         request = asked.request()
         (_, draft), search_s = least_cpu_s(asked.placed, 3)
-        _, once_s = least_cpu_s(lambda a=asked, r=request, d=draft: a.once(r, d), 5)
+        _, once_s = least_cpu_s(partial(asked.once, request, draft), 5)
         v1 = ask(length, pool, "mcore-v1")
-        _, v1_s = least_cpu_s(lambda a=v1, r=request, d=draft: a.once(r, d), 3)
+        _, v1_s = least_cpu_s(partial(v1.once, request, draft), 3)
         result.append({
             "N": count, "R": ranks, "cap": CAP, "genuine": 1e3 * genuine_s, "groups": groups,
             "one plan": 1e3 * once_s, "genuine / one plan": genuine_s / once_s, "goal": 100.0,

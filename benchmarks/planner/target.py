@@ -5,7 +5,7 @@
 The planner solves its target on a histogram of lengths. Here every distinct length has a row of
 its own, priced one by one, and the crossing is bisected to 1e-9: sum of the rank-work of the
 degrees that L asks for = R M L. The error is |planner - exact| / exact. The quadratic closed form
-assumes an affine overhead e of splitting, to first order in e / L; e / (theta L) stands beside it, as the
+assumes an affine overhead e of splitting, to first order; e / (theta L) stands beside it, as the
 mean over the sequences that are split, weighted by work, and as the largest.
 
 Source: all formulas are our own derivation; HyDra publishes none.
