@@ -1,143 +1,106 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from hydraplan.model import IntArray
-from hydraplan.planner.placement import lazy_heaps, lazy_split, memory_ffd
+from hydraplan.layout import legal_degrees
+from hydraplan.planner.placement import memory_ffd
 from hydraplan.planner.placement.block_tree import add_to_block, block_max, new_tree
 from hydraplan.planner.placement.lazy_heaps import place_lazy_heaps
 from hydraplan.planner.placement.lazy_split import place_lazy_split
 from hydraplan.planner.placement.memory_ffd import place_first_fit
-
-UNBOUNDED = 1 << 40
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[IntArray, IntArray, IntArray, int, int]:
-    """Whole-number loads (exact sums), rows, levels, ranks, microbatches."""
-    ranks = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 32]))
-    top = ranks.bit_length() - 1
-    count = draw(st.integers(1, 60))
-    level = np.array(draw(st.lists(st.integers(0, top), min_size=count, max_size=count)))
-    load = np.array(draw(st.lists(st.integers(1, 1000), min_size=count, max_size=count)))
-    rows = np.array(draw(st.lists(st.integers(1, 64), min_size=count, max_size=count)))
-    return load, rows, level, ranks, draw(st.integers(1, 6))
+from tests.planner.placed import UNBOUNDED, Work, blocks_of, in_slots, works
 
 
-def slots_of(
-    amount: IntArray, level: IntArray, place: tuple[IntArray, IntArray], ranks: int, m: int
-) -> IntArray:
-    """Amount in every slot, counted one by one; checks alignment and range on the way."""
-    total = np.zeros((ranks, m), np.int64)
-    for i, (microbatch, first) in enumerate(zip(*place, strict=True)):
-        degree = 1 << level[i]
-        assert first % degree == 0
-        assert 0 <= first <= ranks - degree
-        assert 0 <= microbatch < m
-        total[first : first + degree, microbatch] += amount[i]
-    return total
-
-
-@settings(deadline=None)
-@given(batches())
-def test_lazy_heaps_pick_what_a_scan_of_the_whole_pool_picks(batch: tuple) -> None:  # type: ignore[type-arg]
-    load, rows, level, ranks, m = batch
-    found = place_lazy_heaps(load.astype(float), rows, level, ranks, m, UNBOUNDED)
+@given(works())
+def test_lazy_heaps_pick_what_a_scan_of_the_whole_pool_picks(work: Work) -> None:
+    found = place_lazy_heaps(*work, UNBOUNDED)
     assert found is not None
-    held = np.zeros((ranks, m), np.int64)
-    for i in np.lexsort((np.arange(len(load)), -level, -load)):
-        degree, blocks = 1 << level[i], ranks >> level[i]
+    held = np.zeros((work.ranks, work.microbatches))
+    for i in np.lexsort((np.arange(len(work.load)), -work.level, -work.load)):
+        blocks = blocks_of(work.ranks, work.level[i])
         candidates = []
-        for item in range(blocks * m):
-            microbatch = item % m
-            first = (item // m + microbatch) % blocks * degree
-            fullest = held[first : first + degree, microbatch].max()
-            candidates.append((fullest, item, microbatch, first))
-        _, _, microbatch, first = min(candidates)
-        assert (found[0][i], found[1][i]) == (microbatch, first)
-        held[first : first + degree, microbatch] += load[i]
+        for item in range(len(blocks) * work.microbatches):
+            m = item % work.microbatches
+            lanes = blocks[(item // work.microbatches + m) % len(blocks)]
+            candidates.append((held[lanes, m].max(), item, m, lanes))
+        _, _, m, lanes = min(candidates)
+        assert (found[0][i], found[1][i]) == (m, lanes.start)
+        held[lanes, m] += work.load[i]
 
 
-@settings(deadline=None)
-@given(batches(), st.integers(64, 400))
+@given(works())
+def test_lazy_split_picks_the_least_loaded_block_of_what_is_open(work: Work) -> None:
+    """By a scan: blocks of a pool are its binary digits, halved when a smaller degree takes one."""
+    found = place_lazy_split(*work, UNBOUNDED)
+    assert found is not None
+    degrees = legal_degrees(work.ranks)
+    held = np.zeros((work.ranks, work.microbatches))
+    digits = [k for k in range(work.ranks.bit_length()) if work.ranks >> k & 1]
+    digit_lanes = {k: work.ranks >> (k + 1) << (k + 1) for k in digits}
+    opened: dict[tuple[int, int], int] = {}  # (microbatch, first lane): lanes
+    for i in np.lexsort((np.arange(len(work.load)), -work.load, -work.level)):
+        degree = int(degrees[work.level[i]])
+        if degree & (degree - 1):  # a pool that is no block: the least loaded microbatch
+            m = int(held[0].argmin())
+            assert (found[0][i], found[1][i]) == (m, 0)
+            held[:, m] += work.load[i]
+            continue
+        for k in digits:
+            if 1 << k >= degree:
+                for m in range(work.microbatches):
+                    if not any(b == m and a <= digit_lanes[k] < a + n
+                               for (b, a), n in opened.items()):  # fmt: skip
+                        opened[m, digit_lanes[k]] = 1 << k
+        _, m, first = min((held[a, m], m, a) for m, a in opened)
+        while opened[m, first] > degree:
+            opened[m, first] //= 2
+            opened[m, first + opened[m, first]] = opened[m, first]
+        assert (found[0][i], found[1][i]) == (m, first)
+        held[first : first + degree, m] += work.load[i]
+
+
+@given(works(), st.integers(64, 400))
 @pytest.mark.parametrize("place", [place_lazy_heaps, place_lazy_split])
-def test_no_placement_ever_breaks_the_cap(place, batch: tuple, cap: int) -> None:  # type: ignore[no-untyped-def,type-arg]
-    load, rows, level, ranks, m = batch
-    found = place(load.astype(float), rows, level, ranks, m, cap)
+def test_no_placement_ever_breaks_the_cap(place, work: Work, cap: int) -> None:  # type: ignore[no-untyped-def]
+    found = place(*work, cap)
     if found is not None:
-        assert slots_of(rows, level, found, ranks, m).max() <= cap
+        assert in_slots(work.rows, work, *found).max() <= cap
 
 
-@settings(deadline=None)
-@given(batches())
-def test_lazy_split_stays_within_one_share_of_the_mean(batch: tuple) -> None:  # type: ignore[type-arg]
-    load, rows, level, _, m = batch
-    ranks = 32  # a whole block, so that every degree can go anywhere
-    found = place_lazy_split(load.astype(float), rows, level, ranks, m, UNBOUNDED)
-    assert found is not None
-    held = slots_of(load, level, found, ranks, m)
-    assert held.sum() == (load << level).sum()
-    assert held.max() <= held.mean() + load.max()
-
-
-@settings(deadline=None)
-@given(batches())
+@given(works())
 @pytest.mark.parametrize("place", [place_lazy_heaps, place_lazy_split])
-def test_a_placement_is_found_whenever_every_rank_could_hold_everything(
-    place, batch: tuple
-) -> None:  # type: ignore[no-untyped-def,type-arg]
-    load, rows, level, ranks, m = batch
-    found = place(load.astype(float), rows, level, ranks, m, int(rows.sum()))
+def test_a_placement_is_found_whenever_every_rank_could_hold_everything(place, work: Work) -> None:  # type: ignore[no-untyped-def]
+    found = place(*work, int(work.rows.sum()))
     assert found is not None
-    assert (found[1] >= 0).all()
+    held = in_slots(work.load, work, *found)
+    assert held.sum() == work.load @ legal_degrees(work.ranks)[work.level]
 
 
-@settings(deadline=None, max_examples=30)
-@given(batches(), st.integers(64, 300))
-def test_compiled_loops_equal_their_python_source(batch: tuple, cap: int) -> None:  # type: ignore[type-arg]
-    load, rows, level, ranks, m = batch
-    order = np.argsort(-load, kind="stable")
-    smallest = np.full(ranks.bit_length(), 1)
-    results = []
-    for run in (lazy_heaps._place, lazy_heaps._place.py_func):  # type: ignore[attr-defined]
-        node, microbatch = np.full(len(load), -1), np.full(len(load), -1)
-        trees = (*new_tree(m, ranks), *new_tree(m, ranks))
-        done = run(
-            load[order].astype(float), rows[order], level[order], smallest, ranks, m, cap,
-            *trees, node, microbatch,
-        )  # fmt: skip
-        results.append((done, node.tolist(), microbatch.tolist()))
-    assert results[0] == results[1]
-    order = np.lexsort((-load, -level))
-    results = []
-    for run in (lazy_split._place, lazy_split._place.py_func):  # type: ignore[attr-defined]
-        first, microbatch = np.full(len(load), -1), np.full(len(load), -1)
-        done = run(
-            load[order].astype(float), rows[order], level[order], np.ones_like(rows), ranks, m,
-            cap, first, microbatch,
-        )  # fmt: skip
-        results.append((done, first.tolist(), microbatch.tolist()))
-    assert results[0] == results[1]
+@given(works(pools=(32,)))  # a whole block, so that every degree can go anywhere
+def test_lazy_split_stays_within_one_share_of_the_mean(work: Work) -> None:
+    found = place_lazy_split(*work, UNBOUNDED)
+    assert found is not None
+    held = in_slots(work.load, work, *found)
+    assert held.sum() == (work.load * (1 << work.level)).sum()
+    assert held.max() <= held.mean() + work.load.max()
 
 
-@settings(deadline=None)
-@given(batches(), st.integers(64, 200))
-def test_first_fit_takes_the_first_block_with_room(batch: tuple, cap: int) -> None:  # type: ignore[type-arg]
-    _, rows, level, ranks, _ = batch
-    length = rows << level
-    microbatch, first, count = place_first_fit(rows, level, length, ranks, cap)
-    held = np.zeros((ranks, len(rows)), np.int64)
-    for i in np.lexsort((np.arange(len(rows)), -length, -level)):
-        degree = 1 << level[i]
+@given(works(), st.integers(64, 200))
+def test_first_fit_takes_the_first_block_with_room(work: Work, cap: int) -> None:
+    degree = legal_degrees(work.ranks)[work.level]
+    length = work.rows * degree
+    microbatch, first, count = place_first_fit(work.rows, work.level, length, work.ranks, cap)
+    held = np.zeros((work.ranks, len(work.rows)), np.int64)
+    for i in np.lexsort((np.arange(len(work.rows)), -length, -work.level)):
         wanted = next(
-            (m, lane)
-            for m in range(len(rows))
-            for lane in range(0, ranks // degree * degree, degree)
-            if held[lane : lane + degree, m].max() + rows[i] <= cap
+            (m, lanes)
+            for m in range(len(work.rows))
+            for lanes in blocks_of(work.ranks, work.level[i])
+            if held[lanes, m].max() + work.rows[i] <= cap
         )
-        assert (microbatch[i], first[i]) == wanted
-        held[wanted[1] : wanted[1] + degree, wanted[0]] += rows[i]
+        assert (microbatch[i], first[i]) == (wanted[0], wanted[1].start)
+        held[wanted[1], wanted[0]] += work.rows[i]
     assert count == microbatch.max() + 1
 
 
@@ -168,22 +131,3 @@ def test_the_block_tree_knows_the_fullest_lane_of_every_block(
         for block in range(8 >> level):
             wanted = lanes[block << level : (block + 1) << level].max()
             assert block_max(added, highest, 0, (8 >> level) + block) == wanted
-
-
-def test_lookups_grow_with_sequences_and_not_with_the_pool() -> None:
-    touched = []
-    for ranks in (64, 256, 1024):
-        count = 4 * ranks
-        rng = np.random.default_rng(0)
-        load = np.sort(rng.lognormal(0, 1, count))[::-1].copy()
-        level = rng.integers(0, 4, count)
-        trees = (*new_tree(8, ranks), *new_tree(8, ranks))
-        node, microbatch = np.full(count, -1), np.full(count, -1)
-        done, looked_up = lazy_heaps._place(
-            load, np.ones(count, np.int64), level, np.ones(ranks.bit_length(), np.int64), ranks,
-            8, UNBOUNDED, *trees, node, microbatch,
-        )  # fmt: skip
-        assert done
-        touched.append(looked_up / count)
-    assert max(touched) < 60
-    assert touched[2] < 1.5 * touched[0]
