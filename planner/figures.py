@@ -15,6 +15,7 @@ from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.planner.placement.degrees import offered_levels
+from hydraplan.planner.placement.exact_strategy import exact_claims
 from hydraplan.planner.placement.sizing import planning_stage
 from hydraplan.planner.placement.window import microbatch_window
 from hydraplan.slots import SlotTimes, slot_times
@@ -110,6 +111,7 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     stage = planning_stage(cost, placed.length_tokens)
     if not _same(ops_s[:, stage].sum(axis=0), placed.predicted_s):
         yield "predicted_s of some sequence is not what its length and degree cost"
+    yield from exact_claims(cost, batch.strategy, batch.search, placed, batch.num_microbatches)
     for stage, (start, end) in enumerate(zip(*predicted(timeline), strict=True)):
         for name, now, then in (
             ("start", start, batch.predicted_start_s[stage]),

@@ -37,13 +37,14 @@ ExactStatus = Literal["optimal", "feasible"]
 class Limits:
     """How far the search goes. `places`: Booleans of the largest model that is built at all.
 
-    `slots`: ranks x microbatches of that model. `deterministic_s`: CP-SAT's measure of work,
+    `slots`: ranks x microbatches of that model, `sequences`: what it may place. `deterministic_s`: CP-SAT's measure of work,
     about two CPU seconds each; unlike seconds it ends every run at the same point.
     """
 
     deterministic_s: float = 10.0
     places: int = 50_000
     slots: int = 4_096
+    sequences: int = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ def _check_size(problem: Problem, limits: Limits) -> None:
     """Refuse a model that would not fit or get anywhere, before anything is listed."""
     slots = problem.num_ranks * problem.num_microbatches
     for what, size, limit in (
+        ("sequences", len(problem.rows), limits.sequences),
         ("slots", slots, limits.slots),
         ("Booleans", num_places(problem), limits.places),
     ):

@@ -66,22 +66,53 @@ def new_forest(num_ranks: int, num_microbatches: int, slow: Floats | None = None
     trees = added, highest, barred, start, best, leads, rows_added, rows_highest
     forest = Forest(num_ranks, slowest, *trees)
     if num_ranks < width:
-        _bar_beyond(forest)
+        for level in range(levels):
+            first = (width >> level) + num_blocks(num_ranks, level)
+            barred[:, first : (width >> level) * 2] = np.inf
+        _build(forest)
+    return forest
+
+
+def filled_forest(
+    num_ranks: int,
+    num_microbatches: int,
+    microbatch: IntArray,
+    node: IntArray,
+    load_s: Floats,
+    rows: IntArray,
+    slow: Floats | None = None,
+) -> Forest:
+    """The forest of a placement that was found some other way, in one pass over its nodes."""
+    forest = new_forest(num_ranks, num_microbatches, slow)
+    _add_all(forest, microbatch, node, load_s, rows)
+    _build(forest)
     return forest
 
 
 @compiled
-def _bar_beyond(forest: Forest) -> None:
-    """Bar the blocks that reach beyond the pool."""
-    levels, microbatches = forest.leads.shape[0], forest.added.shape[0]
-    width = forest.added.shape[1] // 2
-    for level in range(levels):
-        for block in range(num_blocks(forest.num_ranks, level), width >> level):
-            for m in range(microbatches):
-                forest.barred[m, (width >> level) + block] = np.inf
-    for m in range(microbatches):
+def _add_all(
+    forest: Forest, microbatch: IntArray, node: IntArray, load_s: Floats, rows: IntArray
+) -> None:
+    for i in range(len(node)):
+        forest.added[microbatch[i], node[i]] += load_s[i] * forest.slow[node[i]]
+        forest.rows_added[microbatch[i], node[i]] += rows[i]
+
+
+@compiled
+def _build(forest: Forest) -> None:
+    """Everything that follows from `added`, `rows_added` and `barred`."""
+    levels, width = forest.leads.shape[0], forest.added.shape[1] // 2
+    for m in range(len(forest.added)):
+        highest, rows_highest = forest.highest[m], forest.rows_highest[m]
         for node in range(2 * width - 1, 0, -1):
+            highest[node] = forest.added[m, node]
+            rows_highest[node] = forest.rows_added[m, node]
+            if node < width:
+                highest[node] += max(highest[2 * node], highest[2 * node + 1])
+                rows_highest[node] += max(rows_highest[2 * node], rows_highest[2 * node + 1])
             _refresh(forest, m, node)
+        for level in range(levels):
+            _lead(forest, level, m)
 
 
 @compiled
@@ -203,26 +234,3 @@ def bar(forest: Forest, m: int, node: int, level: int, barred: bool) -> None:
         above >>= 1
         h += 1
     _lead(forest, level, m)
-
-
-def filled_forest(
-    num_ranks: int,
-    num_microbatches: int,
-    microbatch: IntArray,
-    node: IntArray,
-    load_s: Floats,
-    rows: IntArray,
-    slow: Floats | None = None,
-) -> Forest:
-    """The forest of a placement that was found some other way."""
-    forest = new_forest(num_ranks, num_microbatches, slow)
-    _change_all(forest, microbatch, node, load_s, rows)
-    return forest
-
-
-@compiled
-def _change_all(
-    forest: Forest, microbatch: IntArray, node: IntArray, load_s: Floats, rows: IntArray
-) -> None:
-    for i in range(len(node)):
-        change(forest, microbatch[i], node[i], load_s[i], rows[i])

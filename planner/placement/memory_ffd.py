@@ -141,9 +141,9 @@ def place_memory_once(request: Request, found: Draft) -> None:
 
 
 def _packed(request: Request, found: Sized) -> tuple[IntArray, IntArray, int]:
-    """First fit to the cap; where more microbatches are asked for, to the lowest cap that fills them.
+    """First fit to the cap; where more microbatches are asked for, to the lowest cap they hold.
 
-    They would otherwise be empty ones at the end.
+    There would otherwise be empty ones at the end.
     """
     length, ranks = request.sequences.length_tokens, request.cost.ranks
     packed = place_first_fit(found.rows, found.level, length, ranks, request.cap_tokens)

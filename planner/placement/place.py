@@ -1,8 +1,8 @@
 """One placement at chosen degrees: place, repair the hot slots, even out the lanes.
 
-The min-max forest comes first. Where the cap stops it, lazy split packs tighter, since its
-blocks fill evenly, and its result goes through the same repair. What the cap stops there too is
-no placement; a smaller theta or more microbatches help.
+The min-max forest balances best. Where the cap stops it, or is sure to, lazy split packs tighter,
+since its blocks fill evenly, and its result goes through the same repair. What the cap stops
+both ways is no placement; a smaller theta or more microbatches help.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,10 @@ from hydraplan.planner.placement.sizing import Sized
 
 GOOD_ENOUGH = 1.04
 """Peak over mean at which repair stops: below it the rest of the model is less exact."""
+
+
+CROWDED = 0.7
+"""Share of the cap filled on average from which lazy split comes first: the forest would fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,9 @@ def place(
     """
     level, load_s, rows = found.level.copy(), found.load_s.copy(), found.rows.copy()
     asked = load_s, rows, level, num_ranks, num_microbatches, cap_tokens
-    placed = place_forest(*asked, slow) or _split(*asked, slow)
+    filled = float(rows @ table.degrees[level]) / (num_ranks * num_microbatches * cap_tokens)
+    ways = (_split, place_forest) if filled > CROWDED else (place_forest, _split)
+    placed = ways[0](*asked, slow) or ways[1](*asked, slow)
     if placed is None:
         return None
     forest, microbatch, node = placed

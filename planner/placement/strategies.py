@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hydraplan.planner.placement.draft import Draft, Request
+from hydraplan.planner.placement.exact_strategy import place_exact, place_exact_once
 from hydraplan.planner.placement.hydra import place_hydra, place_once
 from hydraplan.planner.placement.mcore_place import place_mcore, place_mcore_once
 from hydraplan.planner.placement.memory_ffd import place_memory_once, place_memory_sized
@@ -71,4 +72,5 @@ STRATEGIES: dict[str, Strategy] = {
     ),
     "static-cp": Strategy(place_static, place_static_once, "as-built", BLOCKS),
     "token-balance": Strategy(place_token_balanced, place_token_balanced_once, "as-built", BLOCKS),
+    "exact": Strategy(place_exact, place_exact_once, "auto", BLOCKS),
 }
