@@ -1,0 +1,231 @@
+"""Simulated throughput: hydra over every baseline in every microbatch order, at DESIGN's sizes.
+
+    python benchmarks/planner/throughput.py [--sizes 0,1,2] [--mixes 32K,128K,256K] [--json FILE]
+
+A cell is a size, a mix and a seed; its batch fills 80% of the cap over 4 x pp microbatches. Each
+baseline is shown as built, long-first and sandwich; hydra chooses its order itself. Two ratios of
+iteration times stand for each: hydra with M free, and hydra held to the baseline's own M. Means
+over the seeds come with 95% intervals (Student t). The strongest baseline is the fastest of all
+baselines and orders in that very batch; the claim is the ratio to that one.
+
+With tp devices a rank the cap is 8,192 rows for each device's share of activations, so tp times
+as many a rank; `--cap rank` takes 8,192 rows a rank at every tp. What the baselines are: our own
+memory-ffd, static-cp at its best degree and token-balance; Megatron-Core's three generations,
+written from their description. mcore-main runs on one stage only in truth, and its cap holds a
+sequence at a time; here it runs on as many stages as all. A scheduler that fails on a batch, or
+takes more than the time limit, is left out of that cell with the reason.
+
+The paper's figures stand in a column of their own: its lengths, tp and baseline order are not
+public. Everything here is simulated on the analytic profile of h100-sxm and llama-8b.
+"""
+
+import argparse
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+from cells import Pool, ask
+from mixes import MIXES, batch, filling_tokens
+from stopwatch import reference_s
+from tables import Cell, Table, progress, reported
+
+from hydraplan.errors import Infeasible
+from hydraplan.model import BatchPlan, IntArray
+from hydraplan.planner.pipeline.order import ORDERS
+from hydraplan.planner.placement.strategies import STRATEGIES
+from hydraplan.views.run_text import confidence_95
+
+CAP_TOKENS = 8_192
+SIZES = ((1, 4, 128), (1, 8, 256), (8, 8, 32), (4, 8, 352))
+"""tp, pp, ranks: 512, 2,048 twice, and 11,264 GPUs."""
+SEEDS = (0, 1, 2)
+BASELINES = (
+    "memory-ffd", "static-cp", "token-balance", "mcore-main", "mcore-v1", "mcore-v2",
+)  # fmt: skip
+LIMIT_S = 20
+GOAL, GOAL_EFFICIENCY, SMALL_FILL = 1.10, 0.90, 0.08
+PAPER = {
+    (512, "32K"): "1.18x over Mcore DCP",
+    (512, "256K"): "2.48x over Mcore DCP",
+    (2_048, "256K"): "1.10-1.43x over Mcore DCP, 1.33-1.90x over static CP, bubble 36% to 14%",
+    (11_264, "256K"): "memory-sized: bubble 46%, data-parallel bubble 13%",
+}
+NOT_PUBLIC = "paper (its lengths, tp and baseline order are not public)"
+SHOWN = (
+    "iteration_s", "efficiency", "pipeline_bubble", "fill_bubble", "dp_bubble", "group_wait",
+    "slot_imbalance", "microbatch_spread", "max_tokens_per_rank",
+)  # fmt: skip
+Found = dict[tuple[str, str], Cell]
+
+
+class TooSlow(Exception):
+    """A baseline went beyond the time limit."""
+
+
+def main() -> None:
+    """Run every cell and print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", default="0,1,2,3", help=f"which of {SIZES}")
+    parser.add_argument("--mixes", default=",".join(MIXES))
+    parser.add_argument("--cap", choices=("device", "rank"), default="device")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    loads = [reference_s()]
+    cells, best, every = [], [], []
+    sizes = [SIZES[int(i)] for i in args.sizes.split(",")]
+    for (tp, pp, ranks), mix in product(sizes, args.mixes.split(",")):
+        cap_tokens = CAP_TOKENS * (tp if args.cap == "device" else 1)
+        pool = Pool(tp, pp, ranks, cap_tokens)
+        here = [cell(mix, pool, seed) for seed in SEEDS]
+        cells += here
+        best.append(against_strongest(here))
+        every += against_all(here)
+    loads.append(reference_s())
+    titles = "hydra over the strongest baseline, simulated", "hydra over every baseline, simulated"
+    tables = [Table(titles[0], list(best[0])).of(best), Table(titles[1], list(every[0])).of(every)]
+    result = {"cap": args.cap, "reference_sort_s": loads, "strongest": best, "cells": cells}
+    reported(args.json, result, tables)
+
+
+def cell(mix: str, pool: Pool, seed: int) -> Cell:
+    """Hydra free and held, and every baseline in every order, on one batch."""
+    length = batch(MIXES[mix], filling_tokens(pool.pp, pool.ranks, pool.cap_tokens), seed)
+    free = row_of(ask(length, pool).planned())
+    rows = []
+    held: dict[int, Cell] = {}
+    for name in BASELINES:
+        if name not in STRATEGIES:
+            rows.append({"strategy": name, "left_out": "not there yet"})
+            continue
+        try:
+            plans = baseline(name, length, pool)
+        except (Infeasible, TooSlow) as error:
+            rows.append({"strategy": name, "left_out": str(error)})
+            continue
+        count = plans[0]["M"]
+        if count not in held:
+            held[count] = held_to(length, pool, count)
+        rows += [plan | {"hydra_at_M": held[count].get("iteration_s")} for plan in plans]
+    progress(f"{pool.gpus} GPUs {mix} seed {seed}: hydra {free['iteration_s']:.3f} s")
+    return {
+        "mix": mix, "GPUs": pool.gpus, "tp": pool.tp, "pp": pool.pp, "R": pool.ranks,
+        "cap": pool.cap_tokens, "seed": seed, "N": len(length), "tokens": int(length.sum()),
+        "hydra": free, "held": {str(m): row for m, row in held.items()}, "baselines": rows,
+    }  # fmt: skip
+
+
+def row_of(plan: BatchPlan) -> Cell:
+    """Figures of a plan that tables and readers need."""
+    search = plan.search
+    return {
+        "strategy": plan.strategy, "winner": plan.winner, "order": plan.microbatch_order,
+        "M": plan.num_microbatches, "window_empty": search.window_min > search.window_max,
+        **{name: plan.figures[name] for name in SHOWN},
+    }  # fmt: skip
+
+
+def baseline(name: str, length: IntArray, pool: Pool) -> list[Cell]:
+    """A baseline in all microbatch orders."""
+    with at_most(LIMIT_S):
+        return [row_of(ask(length, pool, name, microbatch_order=o).planned()) for o in ORDERS]
+
+
+def held_to(length: IntArray, pool: Pool, count: int) -> Cell:
+    """Hydra with a fixed number of microbatches; what is missing says why."""
+    try:
+        return row_of(ask(length, pool, microbatches=count).planned())
+    except Infeasible as error:
+        return {"left_out": str(error)}
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Stop what runs inside after so many CPU seconds, between two compiled calls."""
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise TooSlow(f"more than {seconds} CPU s")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def present(cell: Cell) -> Found:
+    """Baselines that were not left out, by (strategy, order)."""
+    return {(b["strategy"], b["order"]): b for b in cell["baselines"] if "left_out" not in b}
+
+
+def ratio(values: list[float]) -> str:
+    """Mean and 95% interval over the seeds."""
+    if not values or any(np.isnan(values)):
+        return "-"
+    return f"{np.mean(values):.3f} +- {confidence_95(np.array(values)):.3f}"
+
+
+def against_strongest(cells: list[Cell]) -> Cell:
+    """One row: the claim of a size and a mix."""
+    strongest = [min(present(c).values(), key=lambda b: b["iteration_s"]) for c in cells]
+    hydra = [c["hydra"] for c in cells]
+    gains = [s["iteration_s"] / h["iteration_s"] for s, h in zip(strongest, hydra, strict=True)]
+    names = Counter(f"{s['strategy']} {s['order']}" for s in strongest)
+    at_m = [s["iteration_s"] / (s["hydra_at_M"] or np.nan) for s in strongest]
+    fill = float(np.mean([h["fill_bubble"] for h in hydra]))
+    efficiency = float(np.mean([h["efficiency"] for h in hydra]))
+    first = cells[0]
+    return {
+        "GPUs": first["GPUs"], "tp x pp x R": f"{first['tp']} x {first['pp']} x {first['R']}",
+        "cap": first["cap"], "mix": first["mix"],
+        "strongest baseline": ", ".join(f"{name} ({n})" for name, n in names.most_common()),
+        "gain, M free": ratio(gains), "gain, same M": ratio(at_m),
+        "M hydra / baseline": f"{hydra[0]['M']} / {strongest[0]['M']}",
+        "window": f"open in {sum(not h['window_empty'] for h in hydra)} of {len(hydra)}",
+        "memory wins": sum(h["winner"] == "memory" for h in hydra),
+        "efficiency": efficiency, "fill %": 100 * fill,
+        "bubble %": 100 * float(np.mean([h["pipeline_bubble"] for h in hydra])),
+        "dp bubble %": 100 * float(np.mean([h["dp_bubble"] for h in hydra])),
+        NOT_PUBLIC: PAPER.get((first["GPUs"], first["mix"]), "-"),
+    }  # fmt: skip
+
+
+def against_all(cells: list[Cell]) -> list[Cell]:
+    """One row a baseline and order, with its bubbles; a row for what was left out."""
+    found = [present(c) for c in cells]
+    first = cells[0]
+    rows = []
+    for name, order in product(BASELINES, ORDERS):
+        here = [
+            (f[name, order], c["hydra"])
+            for f, c in zip(found, cells, strict=True)
+            if (name, order) in f
+        ]
+        out = [
+            b for c in cells for b in c["baselines"] if b["strategy"] == name and "left_out" in b
+        ]
+        if not here and order != ORDERS[0]:
+            continue
+        rows.append({
+            "GPUs": first["GPUs"], "tp": first["tp"], "mix": first["mix"],
+            "baseline": name + " (PP = 1 only in truth)" * (name == "mcore-main"), "order": order,
+            "gain, M free": ratio([b["iteration_s"] / h["iteration_s"] for b, h in here]),
+            "gain, same M": ratio(
+                [b["iteration_s"] / b["hydra_at_M"] for b, _ in here if b["hydra_at_M"]]
+            ),
+            "M": ", ".join(str(b["M"]) for b, _ in here),
+            "bubble %": 100 * float(np.mean([b["pipeline_bubble"] for b, _ in here] or [np.nan])),
+            "dp bubble %": 100 * float(np.mean([b["dp_bubble"] for b, _ in here] or [np.nan])),
+            "left out": f"{len(out)}: {out[0]['left_out'][:80]}" if out else "",
+        })  # fmt: skip
+    return rows
+
+
+if __name__ == "__main__":
+    main()
