@@ -60,6 +60,7 @@ def new_forest(num_ranks: int, num_microbatches: int, slow: Floats | None = None
     barred = np.zeros_like(added)
     slowest = np.ones(2 * width)
     if slow is not None:
+        slowest[:] = slow.min()  # beyond the pool nobody is slow
         slowest[width : width + num_ranks] = slow
         for node in range(width - 1, 0, -1):
             slowest[node] = max(slowest[2 * node], slowest[2 * node + 1])
