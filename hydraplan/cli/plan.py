@@ -23,7 +23,8 @@ def plan(
         str,
         typer.Option(
             "--strategy",
-            help="hydra, or a baseline: memory-ffd, static-cp, token-balance, mcore-main|v1|v2.",
+            help="hydra; exact (small batches); or a baseline: memory-ffd, static-cp,"
+            " token-balance, mcore-main|v1|v2.",
         ),
     ] = "hydra",
     pipeline: o.Pipeline = "1f1b",

@@ -73,6 +73,11 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
     for b in shown:
         if b.search.window_advice:
             console.emit(f"batch {b.batch}: {b.search.window_advice}")
+        if b.search.exact_status:
+            console.emit(
+                f"batch {b.batch}: {b.search.exact_status}; no placement in {b.num_microbatches}"
+                f" microbatches has a fullest slot below {b.search.bound_s:.4g} s, loads summed"
+            )
     console.emit()
     status = _total(b.status for b in batches)
     for text in _not_placed(status):

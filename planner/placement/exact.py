@@ -35,10 +35,10 @@ ExactStatus = Literal["optimal", "feasible"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far the search goes. `places`: Booleans of the largest model that is built at all.
+    """How far the search goes: the work it may do, and the largest model that is built at all.
 
-    `slots`: ranks x microbatches of that model, `sequences`: what it may place. `deterministic_s`: CP-SAT's measure of work,
-    about two CPU seconds each; unlike seconds it ends every run at the same point.
+    `deterministic_s`: CP-SAT's measure of work, one to two CPU seconds each; unlike seconds it
+    ends every run at the same point. `places`: Booleans; `slots`: ranks x microbatches.
     """
 
     deterministic_s: float = 10.0
@@ -155,8 +155,8 @@ def _check_size(problem: Problem, limits: Limits) -> None:
     ):
         if size > limit:
             raise Infeasible(
-                f"strategy exact: {len(problem.rows)} sequences on {problem.num_ranks} ranks x"
-                f" {problem.num_microbatches} microbatches are {size} {what}, beyond {limit}",
+                f"strategy exact takes at most {limit} {what}: {len(problem.rows)} sequences on"
+                f" {problem.num_ranks} ranks x {problem.num_microbatches} microbatches make {size}",
                 "use --strategy hydra, or smaller batches on a smaller pool",
             )
 
