@@ -48,6 +48,8 @@ BUDGET = 240_000
 """Sequences plus slots that the placements of one round may add up to."""
 LEAST, MOST = 4, 32
 """Placements of one round, whatever the budget says."""
+SHARED = 1.004
+"""How much the slot imbalance may rise when a placement is run, seen on the benchmark's cells."""
 FINALISTS = 2
 """Placements that are sized exactly and run."""
 
@@ -85,7 +87,7 @@ def place_hydra(request: Request) -> Draft:
     tries: list[_Try] = []
     tried = 0
     for points in (first_points, more_points):
-        if any(not _straggles(t.imbalance, request) for t in tries):
+        if any(not _expected(t, request)[0] for t in tries):
             break
         found, count = _round(request, points(request))
         tries, tried = tries + found, tried + count
@@ -171,8 +173,8 @@ def _round(request: Request, points: list[Point]) -> tuple[list[_Try], int]:
 
 
 def _expected(found: _Try, request: Request) -> tuple[bool, float]:
-    """As `_rank`, before it is run."""
-    return _straggles(found.imbalance, request), found.estimate_s
+    """As `_rank`, before it is run; sequences that share exchanges lower the mean by then."""
+    return _straggles(found.imbalance * SHARED, request), found.estimate_s
 
 
 def _distance(count: int, other: int) -> int:
