@@ -211,6 +211,14 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A strategy that could not plan some batch, or not as asked, and why."""
+
+    strategy: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """When every op ran, simulated or measured; one entry a stage, arrays (ops, lanes), seconds.
 

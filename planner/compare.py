@@ -8,11 +8,11 @@ code: `planning_s` the whole way from lengths to a scored plan, cost table and s
 import time
 from collections.abc import Iterator
 
-from hydraplan.errors import InputError
+from hydraplan.errors import Infeasible, InputError, MissingDependency
 from hydraplan.files.lengths import Lengths
 from hydraplan.files.profilefile import Profile
 from hydraplan.metrics import mean_figures
-from hydraplan.model import BatchSummary, Comparison
+from hydraplan.model import BatchSummary, Comparison, LeftOut
 from hydraplan.planheader import PlanOptions
 from hydraplan.planner.batches import Batches
 from hydraplan.planner.pipeline.order import ORDERS
@@ -26,11 +26,12 @@ def compare(
     options: PlanOptions,
     num_batches: int | None,
     strategies: list[str],
-) -> Iterator[Comparison]:
+) -> Iterator[Comparison | LeftOut]:
     """Plan every batch with every strategy; each in the microbatch orders that make sense.
 
     hydra chooses its own order; a baseline is shown in all, since sorting a memory-sized
-    plan's microbatches removes most of its bubble.
+    plan's microbatches removes most of its bubble. A strategy that cannot plan some batch, or
+    knows no option that was asked for, is left out with its reason.
     """
     for name in strategies:
         if name not in STRATEGIES:
@@ -39,10 +40,13 @@ def compare(
     for name in strategies:
         strategy = STRATEGIES[name]
         orders = ("auto",) if strategy.default_order == "auto" else ORDERS
-        for order in orders:
-            asked = options.model_copy(update={"strategy": name, "microbatch_order": order})
-            strategy.place(open_request(batches.cost, asked, batches[0]))
-            yield _row(asked, batches)
+        try:
+            for order in orders:
+                asked = options.model_copy(update={"strategy": name, "microbatch_order": order})
+                strategy.place(open_request(batches.cost, asked, batches[0]))
+                yield _row(asked, batches)
+        except (Infeasible, MissingDependency) as error:
+            yield LeftOut(name, str(error))
 
 
 def _row(options: PlanOptions, batches: Batches) -> Comparison:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from hydraplan.cost import CostModel
-from hydraplan.errors import InputError
+from hydraplan.errors import Infeasible, InputError
 from hydraplan.files.lengths import Lengths, digest
 from hydraplan.files.profilefile import Profile
 from hydraplan.model import PLACE_COLUMNS, BatchPlan, Sequences
@@ -109,7 +109,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
     order, cap = options.microbatch_order, options.max_tokens_per_rank
     if options.reorder != "batch":
         if not STRATEGIES[options.strategy].keeps_order:
-            raise InputError(
+            raise Infeasible(
                 f"strategy {options.strategy} places rows all over the batch, --reorder"
                 f" {options.reorder} cannot be kept",
                 "use --strategy hydra, or --reorder batch",

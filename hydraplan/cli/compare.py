@@ -37,7 +37,8 @@ def compare(
 
     Baselines are shown in each microbatch order; hydra chooses its own.
     """
-    from hydraplan.errors import InputError
+    from hydraplan.errors import Infeasible, InputError
+    from hydraplan.model import Comparison, LeftOut
     from hydraplan.planner.compare import compare as rows_of
     from hydraplan.views import console
     from hydraplan.views.compare_text import print_rows, row_object
@@ -69,10 +70,20 @@ def compare(
         engine=engine,
         rank_speed=rank_speed,
     )
-    rows = list(rows_of(inputs.lengths, inputs.profile, inputs.options, inputs.num_batches, names))
+    found = list(rows_of(inputs.lengths, inputs.profile, inputs.options, inputs.num_batches, names))
+    rows = [row for row in found if isinstance(row, Comparison)]
+    left_out = [row for row in found if isinstance(row, LeftOut)]
+    if not rows:
+        raise Infeasible(f"no strategy plans this: {left_out[0].reason}", "see plan --strategy")
     if json:
         console.emit_json(
-            {"profile_mode": inputs.profile.header.mode, "rows": [row_object(r) for r in rows]}
+            {
+                "profile_mode": inputs.profile.header.mode,
+                "rows": [row_object(r) for r in rows],
+                "left_out": {r.strategy: r.reason for r in left_out},
+            }
         )
     else:
         print_rows(inputs.options, inputs.profile.header, rows)
+        for missing in left_out:
+            console.emit(f"\nleft out: {missing.strategy}: {missing.reason}")
