@@ -209,11 +209,10 @@ def _overlap(m: int, node: int, other_m: int, other: int) -> bool:
     """Whether two blocks share a lane."""
     if m != other_m:
         return False
-    while node > other:
-        node >>= 1
-    while other > node:
-        other >>= 1
-    return node == other
+    inner, outer = max(node, other), min(node, other)
+    while inner > outer:
+        inner >>= 1
+    return inner == outer
 
 
 @compiled
