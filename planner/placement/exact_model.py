@@ -13,6 +13,7 @@ more than one strategy alone.
 Source: the model is that of our planner study; it is not published.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import floor
 from types import ModuleType
@@ -73,7 +74,8 @@ def minimise(
     solver.parameters.interleave_search = True
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = deterministic_s
-    status = solver.solve(model)
+    solver.parameters.catch_sigint_signal = False  # an interrupted search is no result
+    status = _interruptibly(solver, model)
     if status == module.INFEASIBLE:
         return Solution(None, False, np.inf)
     assert status in (module.OPTIMAL, module.FEASIBLE, module.UNKNOWN), solver.status_name(status)
@@ -83,6 +85,18 @@ def minimise(
         return Solution(None, False, bound_s)
     taken = np.flatnonzero([solver.boolean_value(x) for x in chosen])
     return Solution(taken.astype(np.int64), status == module.OPTIMAL, bound_s)
+
+
+def _interruptibly(solver: Any, model: Any) -> int:
+    """Solve on a second thread, so that this one can be interrupted; then the search stops too."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        running = pool.submit(solver.solve, model)
+        try:
+            status: int = running.result()
+        except BaseException:
+            solver.stop_search()
+            raise
+    return status
 
 
 @dataclass(frozen=True, slots=True)

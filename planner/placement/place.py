@@ -1,16 +1,20 @@
 """One placement at chosen degrees: place, repair the hot slots, even out the lanes.
 
 The min-max forest balances best. Where the cap stops it, or is sure to, lazy split packs tighter,
-since its blocks fill evenly, and its result goes through the same repair. What the cap stops
-both ways is no placement; a smaller theta or more microbatches help.
+since its blocks fill evenly, and its result goes through the same repair. Lazy heaps break ties
+otherwise, which now and then finds room where both have failed. What the cap stops in all three
+is no placement; a smaller theta or more microbatches help.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.placement.cost_table import CostTable
 from hydraplan.planner.placement.degrees import falling_load_s
 from hydraplan.planner.placement.forest import Forest, filled_forest
+from hydraplan.planner.placement.lazy_heaps import place_lazy_heaps
 from hydraplan.planner.placement.lazy_split import place_lazy_split
 from hydraplan.planner.placement.min_max_forest import place_forest
 from hydraplan.planner.placement.repair import Options, repair
@@ -23,6 +27,10 @@ GOOD_ENOUGH = 1.04
 
 CROWDED = 0.7
 """Share of the cap filled on average from which lazy split comes first: the forest would fail."""
+
+
+Filled = tuple[Forest, IntArray, IntArray]
+"""A forest as filled, microbatch and node of each sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +61,14 @@ def place(
     level, load_s, rows = found.level.copy(), found.load_s.copy(), found.rows.copy()
     asked = load_s, rows, level, num_ranks, num_microbatches, cap_tokens
     filled = float(rows @ table.degrees[level]) / (num_ranks * num_microbatches * cap_tokens)
-    ways = (_split, place_forest) if filled > CROWDED else (place_forest, _split)
-    placed = ways[0](*asked, slow) or ways[1](*asked, slow)
+    ways: list[Callable[..., Filled | None]] = [
+        place_forest,
+        partial(_as_forest, place_lazy_split),
+    ]
+    if filled > CROWDED:
+        ways.reverse()
+    ways.append(partial(_as_forest, place_lazy_heaps))
+    placed = next(filter(None, (way(*asked, slow) for way in ways)), None)
     if placed is None:
         return None
     forest, microbatch, node = placed
@@ -75,7 +89,8 @@ def place(
     )
 
 
-def _split(
+def _as_forest(
+    place_lazily: Callable[..., tuple[IntArray, IntArray] | None],
     load_s: FloatArray,
     rows: IntArray,
     level: IntArray,
@@ -83,9 +98,9 @@ def _split(
     num_microbatches: int,
     cap_tokens: int,
     slow: FloatArray | None,
-) -> tuple[Forest, IntArray, IntArray] | None:
-    """Lazy split, with its result as a forest."""
-    placed = place_lazy_split(load_s, rows, level, num_ranks, num_microbatches, cap_tokens)
+) -> Filled | None:
+    """What `place_forest` returns, by another structure."""
+    placed = place_lazily(load_s, rows, level, num_ranks, num_microbatches, cap_tokens)
     if placed is None:
         return None
     microbatch, first_rank = placed

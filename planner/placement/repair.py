@@ -145,7 +145,8 @@ def _best_move(
             mine = block_max(forest.added, forest.highest, m, at) - load_s[i] * slow
             buddy = block_max(forest.added, forest.highest, m, at ^ 1)
             peak = max(mine, buddy) + cost_s * forest.slow[at >> 1]
-            held = block_max(forest.rows_added, forest.rows_highest, m, at ^ 1)
+            held = block_max(forest.rows_added, forest.rows_highest, m, at) - rows[i]
+            held = max(held, block_max(forest.rows_added, forest.rows_highest, m, at ^ 1))
             if peak < best[0] and held + needs <= options.cap_tokens:
                 best = (peak, i, m, at >> 1, target, -1)
     return best
