@@ -24,7 +24,8 @@ Floats = NDArray[np.float64]
 class Forest(NamedTuple):
     """Loads and rows of all slots. W is the width of the trees, a power of two of at least R.
 
-    `slow`: slowness of the slowest lane of each block, 1 if all are nominal, (2 W,).
+    `slow`: slowness of the slowest lane of each block, 1 if all are nominal; entry 0 is that of
+    the fastest lane, (2 W,).
     `added`, `highest`: seconds, as in `block_tree`, (M, 2 W). `barred`: 0, or infinite for a
     block that may not be chosen, (M, 2 W). `best`: entry `start[h] + block * (h + 1) + k` is
     the least maximum of a level-k block under a block of height h, additions above not

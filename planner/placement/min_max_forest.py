@@ -2,8 +2,9 @@
 
 Sequences come in descending cost; each goes to the least loaded block of its degree. Where the
 cap forbids that block it is barred for this sequence and the next best is asked for; a block
-that cannot hold even the smallest sequence of its degree stays barred. Where ranks differ in
-speed, blocks with a slow lane are compared with the next ones by when they would be done.
+that cannot hold even the smallest sequence of its degree stays barred. Queries are bounded by the
+number of sequences, or a large block that is full would be asked for lane by lane. Where ranks
+differ in speed, blocks with a slow lane are compared with the next ones by when they would be done.
 
 Source: the policy is HyDra's; the forest is ours.
 """
@@ -16,7 +17,8 @@ from hydraplan.planner.placement.block_tree import block_max
 from hydraplan.planner.placement.forest import Forest, bar, change, least_loaded, new_forest
 
 MAX_BARRED = 64
-"""Blocks barred for one sequence before the placement gives up (lazy split follows)."""
+"""Blocks barred for one sequence before the placement gives up (lazy split follows). All queries
+together are at most one more than that, times the number of sequences."""
 
 
 def place_forest(
@@ -64,13 +66,13 @@ def place(
     """Fill `microbatch_of` and `node_of`; return completeness and the number of queries."""
     barred_m = np.empty(MAX_BARRED, np.int64)
     barred_node = np.empty(MAX_BARRED, np.int64)
-    fastest = forest.slow.min()
-    queries = 0
+    fastest = forest.slow[0]
+    queries, most_queries = 0, len(order) * (MAX_BARRED + 1)
     for i in order:
         k = level[i]
         barred = 0
         best_s, to_m, to_node = np.inf, -1, -1
-        while True:
+        while queries < most_queries:
             queries += 1
             m, node, load = least_loaded(forest, k)
             if load + load_s[i] * fastest >= best_s or load == np.inf:
