@@ -50,7 +50,7 @@ class Scanned:
         self.rows[m, lanes] += rows
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_least_loaded_block_is_what_a_scan_finds(seed: int) -> None:
     """All pools of 1 to 70 ranks; blocks are filled, emptied, barred and allowed at random."""
     rng = np.random.default_rng(seed)
@@ -62,7 +62,7 @@ def test_the_least_loaded_block_is_what_a_scan_finds(seed: int) -> None:
         levels = len(legal_degrees(ranks))
         assert forest.leads.shape[0] == levels
         there: list[tuple[int, int, range, float, int]] = []
-        for _ in range(40):
+        for _ in range(30):
             level = int(rng.integers(levels))
             block = int(rng.integers(len(blocks_of(ranks, level))))
             m, node = int(rng.integers(microbatches)), (width >> level) + block
