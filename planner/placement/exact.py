@@ -53,7 +53,7 @@ class ExactPlacement:
 
     `status`: "optimal" if no placement is better by more than N * 1e-7 of the mean slot load.
     `best_s`: the largest slot load of this one, from float loads. `bound_s`: no placement has a
-    smaller one.
+    smaller one. `num_booleans`: places the model chose from.
     """
 
     level: IntArray
@@ -62,6 +62,7 @@ class ExactPlacement:
     status: ExactStatus
     best_s: float
     bound_s: float
+    num_booleans: int
 
     @property
     def gap(self) -> float:
@@ -142,6 +143,7 @@ def solve_exact(
         status="optimal" if found.is_optimal else "feasible",
         best_s=best_s,
         bound_s=min(found.bound_s, best_s),
+        num_booleans=len(places),
     )
 
 

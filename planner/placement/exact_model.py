@@ -90,9 +90,8 @@ def minimise(
 def _interruptibly(solver: Any, model: Any) -> int:
     """Solve on a second thread, so that this one can be interrupted; then the search stops too."""
     with ThreadPoolExecutor(max_workers=1) as pool:
-        running = pool.submit(solver.solve, model)
         try:
-            status: int = running.result()
+            status: int = pool.submit(solver.solve, model).result()
         except BaseException:
             solver.stop_search()
             raise

@@ -1,5 +1,8 @@
+import os
+import signal
 import subprocess
 import sys
+import threading
 from itertools import product
 
 import numpy as np
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 from hydraplan.errors import Infeasible, MissingDependency
 from hydraplan.layout import legal_degrees
+from hydraplan.planner.placement import exact_model
 from hydraplan.planner.placement.exact import ExactPlacement, Limits, solve_exact
 from hydraplan.planner.placement.exact_model import UNITS
 from hydraplan.planner.placement.exact_places import Places, Problem, canonical, places_of
@@ -302,6 +306,27 @@ def test_a_sequence_that_no_degree_holds_is_named() -> None:
             given_.load_s, given_.rows, np.arange(3)[:, None] != np.full(3, 1), 4, 2,
             int(given_.rows.max()), 0.0,
         )  # fmt: skip
+
+
+class EndlessSolver:
+    """Solves until it is told to stop, and interrupts the main thread as Ctrl-C does."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def solve(self, model: object) -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return int(self.stopped.wait(60))
+
+    def stop_search(self) -> None:
+        self.stopped.set()
+
+
+def test_an_interrupted_search_stops_and_gives_no_result() -> None:
+    solver = EndlessSolver()
+    with pytest.raises(KeyboardInterrupt):
+        exact_model._interruptibly(solver, None)
+    assert solver.stopped.is_set()
 
 
 def test_planning_needs_ortools_only_here(monkeypatch: pytest.MonkeyPatch) -> None:

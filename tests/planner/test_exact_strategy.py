@@ -130,7 +130,7 @@ def test_hydras_plan_is_kept_where_the_exact_one_is_fuller_in_truth(
 ) -> None:
     request = request_for(long_tailed(12, 3, longest=16_000), max_tokens_per_rank=16_384)
     zero = np.zeros(12, np.int64)
-    all_on_one_rank = ExactPlacement(zero, zero, zero, "optimal", 2.0, 1.0)
+    all_on_one_rank = ExactPlacement(zero, zero, zero, "optimal", 2.0, 1.0, 3)
     monkeypatch.setattr(exact_strategy, "solve", lambda *_: all_on_one_rank)
     hint, found = place_hydra(request), place_exact(request)
     assert found.sequences.first_rank.tolist() == hint.sequences.first_rank.tolist()
@@ -143,7 +143,7 @@ def test_what_the_solver_piles_on_the_first_lanes_is_spread_over_all(
 ) -> None:
     request = request_for(np.full(8, 4000), ranks=8, microbatches=8)
     zero = np.zeros(8, np.int64)
-    piled = ExactPlacement(zero, np.arange(8), zero, "feasible", 2.0, 1.0)
+    piled = ExactPlacement(zero, np.arange(8), zero, "feasible", 2.0, 1.0, 3)
     monkeypatch.setattr(exact_strategy, "place_hydra", on_first_lane)
     monkeypatch.setattr(exact_strategy, "solve", lambda *_: piled)
     found = place_exact(request)
