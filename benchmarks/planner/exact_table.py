@@ -24,6 +24,7 @@ from mixes import MIXES, sequences
 from tables import Cell, Table, progress, reported
 
 from hydraplan.errors import Infeasible
+from hydraplan.planner.pipeline.fast_run import slots_of
 from hydraplan.planner.placement.exact import Limits
 from hydraplan.planner.placement.exact_strategy import solve, summed_s
 
@@ -94,11 +95,13 @@ def instance(count: int, ranks: int, microbatches: int, seed: int, limits: Limit
     began_s = time.process_time()
     found = solve(request, hint, limits)
     cpu_s = time.process_time() - began_s
+    slots = slots_of(request.cost, hint.sequences, microbatches)
     load_s = summed_s(request.cost, hint.sequences, microbatches)
     work = request.table.rank_work_s.min(axis=1)[request.table.bucket].sum()
     placed = hint.sequences
+    placed_work = float((placed.predicted_s * placed.degree).sum())
     return cell | {
-        "booleans": found.num_places,
+        "booleans": found.num_booleans,
         "status": found.status,
         "cpu_s": cpu_s,
         "exact_gap": found.gap,
@@ -107,8 +110,8 @@ def instance(count: int, ranks: int, microbatches: int, seed: int, limits: Limit
         "theta": hint.search.theta,
         "eta": hint.search.eta,
         "imbalance": float(load_s.max() / load_s.mean()),
-        "work": float((placed.predicted_s * placed.degree).sum() / work),
-        "real_over_summed": real_s(request, hint) / float(load_s.max()),
+        "work": placed_work / float(work),
+        "real_over_summed": float(slots.load_s.max() / load_s.max()),
     }
 
 

@@ -334,5 +334,7 @@ def test_planning_needs_ortools_only_here(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(MissingDependency, match="strategy exact needs ortools") as refused:
         solved(problem(1, 3, 2, 1))
     assert refused.value.exit_code == 3
-    code = "import sys, hydraplan.planner.plan; sys.exit('ortools' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=100, check=False).returncode == 0
+    code = "import sys, hydraplan.planner.plan; print('ortools' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert printed.stdout == "False\n"
