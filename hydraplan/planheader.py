@@ -29,7 +29,8 @@ class PlanOptions(Config):
     the number of microbatches. `max_groups` bounds the distinct rank sets of degree > 1.
     `reorder` says how far a row may move from its place in the file (`reorder_window`).
     `engine` "ring" knows no inner groups. `rank_speed` has a factor a lane, 1.0 nominal and 0.5
-    half as fast; None where all are nominal.
+    half as fast; None where all are nominal. `layers` "balanced" gives the stages with the
+    embedding and the loss as many layers fewer as these cost, "even" does not.
     """
 
     pp: Count
@@ -50,6 +51,7 @@ class PlanOptions(Config):
     reorder: str = "batch"
     engine: Literal["nested", "ring"] = "nested"
     rank_speed: tuple[Speed, ...] | None = None
+    layers: Literal["balanced", "even"] = "balanced"
 
     @field_validator("min_degree")
     @classmethod

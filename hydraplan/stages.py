@@ -1,14 +1,25 @@
 """Cutting a model: its layers into stages and chunks, its heads and widths into tp devices."""
 
+from collections.abc import Sequence
+
 from hydraplan.config import ModelShape
 from hydraplan.errors import InputError
 
 
-def split_layers(num_layers: int, num_stages: int, num_chunks: int = 1) -> list[list[int]]:
-    """Layers of every [stage][chunk], as even as whole layers allow.
+def split_layers(
+    num_layers: int,
+    num_stages: int,
+    num_chunks: int = 1,
+    extra_layers: Sequence[float] | None = None,
+) -> list[list[int]]:
+    """Layers of every [stage][chunk], so that no part is costlier than whole layers make it.
 
-    The first and the last stage also hold the embedding and the loss, so extra layers go to
-    the middle first. Our choice.
+    Every part gets a layer; each further one goes to the lightest part so far, among equals to
+    the one nearest the middle, since the ends hold the embedding and the loss. Our choice.
+
+    Args:
+        extra_layers: What each part holds besides, counted in layers, in the order of the model,
+            (num_stages * num_chunks,); None for nothing, which splits evenly.
     """
     parts = num_stages * num_chunks
     if num_layers < parts:
@@ -16,11 +27,12 @@ def split_layers(num_layers: int, num_stages: int, num_chunks: int = 1) -> list[
             f"{num_layers} layers cannot fill {num_stages} stages x {num_chunks} chunks",
             f"use --pp {num_layers // num_chunks} or fewer",
         )
-    base, extra = divmod(num_layers, parts)
-    middle_first = sorted(range(parts), key=lambda i: (abs(2 * i - parts + 1), i))
-    counts = [base] * parts
-    for i in middle_first[:extra]:
-        counts[i] += 1
+    counts, extra = [1] * parts, extra_layers or [0.0] * parts
+    for _ in range(num_layers - parts):
+        lightest = min(
+            range(parts), key=lambda i: (counts[i] + extra[i], abs(2 * i - parts + 1), i)
+        )
+        counts[lightest] += 1
     return [[counts[c * num_stages + s] for c in range(num_chunks)] for s in range(num_stages)]
 
 

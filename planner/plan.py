@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
+
 from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible, InputError
 from hydraplan.files.lengths import Lengths, digest
 from hydraplan.files.profilefile import Profile
-from hydraplan.model import PLACE_COLUMNS, BatchPlan, Sequences
+from hydraplan.model import PLACE_COLUMNS, BatchPlan, IntArray, Sequences
 from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.batches import Batches, cut_batches, open_batches
 from hydraplan.planner.figures import batch_figures, predicted
@@ -77,8 +79,8 @@ def prepare(
             raise InputError(f"unknown {kind} {name!r}", f"known: {', '.join(known)}")
     model = profile.header.model
     check_tensor_parallel(model, options.tp, profile.header.fit.devices_per_node)
-    layers = tuple(tuple(row) for row in split_layers(model.num_layers, options.pp))
     bounds = cut_batches(lengths.length_tokens, options, num_batches)
+    layers = stage_layers(profile, options, lengths.length_tokens)
     header = PlanHeader(
         tool_version=__version__,
         options=options,
@@ -95,6 +97,31 @@ def prepare(
         num_batches=len(bounds),
     )
     return header, open_batches(header.cost_model(), lengths, options, bounds)
+
+
+def stage_layers(
+    profile: Profile, options: PlanOptions, length_tokens: IntArray
+) -> tuple[tuple[int, ...], ...]:
+    """Layers of every (stage, chunk), so that the stages cost about the same.
+
+    What the ends hold besides, embedding and loss, is counted in layers at the file's mean cost
+    of a token; sequences no degree can hold count as what the pool holds.
+    """
+    model, fit = profile.header.model, profile.header.fit
+    even = tuple(tuple(row) for row in split_layers(model.num_layers, options.pp))
+    if options.layers == "even" or options.pp == 1:
+        return even
+    cost = CostModel(fit, model, options.tp, options.pp, options.ranks, even)
+    length = np.minimum(length_tokens, options.max_tokens_per_rank * options.ranks)
+    one = np.ones_like(length)
+    attention_s = float(cost.attention_s(length, one, one).sum()) / max(1, int(length.sum()))
+    row_s = cost.row_s.sum(axis=(0, 2))
+    layer_s = float((row_s / [sum(chunks) for chunks in even]).min())
+    extra = [
+        (s - sum(chunks) * layer_s) / (layer_s + attention_s)
+        for s, chunks in zip(row_s.tolist(), even, strict=True)
+    ]
+    return tuple(tuple(r) for r in split_layers(model.num_layers, options.pp, 1, extra))
 
 
 def plan_batch(cost: CostModel, options: PlanOptions, batch: int, rows: Sequences) -> BatchPlan:

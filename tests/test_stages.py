@@ -1,3 +1,5 @@
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,3 +32,22 @@ def test_a_tensor_parallel_size_that_cuts_heads_is_refused() -> None:
         check_tensor_parallel(load_model("llama-8b"), 3, 8)
     with pytest.raises(InputError, match="tp 16 exceeds the 8 devices of a node"):
         check_tensor_parallel(load_model("llama-8b"), 16, 8)
+
+
+@given(st.integers(1, 4), st.integers(0, 8), st.lists(st.floats(0, 4), min_size=4, max_size=4))
+def test_no_other_split_has_a_lighter_heaviest_part(
+    stages: int, more: int, extra: list[float]
+) -> None:
+    layers, held = stages + more, extra[:stages]
+    found = split_layers(layers, stages, 1, held)
+    assert sum(map(sum, found)) == layers
+    heaviest = max(row[0] + e for row, e in zip(found, held, strict=True))
+    every = (c for c in product(range(1, more + 2), repeat=stages) if sum(c) == layers)
+    best = min(max(n + e for n, e in zip(c, held, strict=True)) for c in every)
+    assert heaviest == best
+
+
+def test_the_stage_with_the_loss_gets_fewer_layers() -> None:
+    assert split_layers(32, 8, 1, [0, 0, 0, 0, 0, 0, 0, 2.2]) == [
+        [4], [4], [4], [5], [5], [4], [4], [2],
+    ]  # fmt: skip

@@ -28,6 +28,7 @@ def compare(
     max_groups: o.MaxGroups = None,
     reorder: o.Reorder = "batch",
     engine: o.Engine = "nested",
+    layers: o.Layers = "balanced",
     rank_speed: o.RankSpeed = None,
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
@@ -68,6 +69,7 @@ def compare(
         max_groups=max_groups,
         reorder=reorder,
         engine=engine,
+        layers=layers,
         rank_speed=rank_speed,
     )
     found = list(rows_of(inputs.lengths, inputs.profile, inputs.options, inputs.num_batches, names))

@@ -54,6 +54,10 @@ Engine = Annotated[
     Literal["nested", "ring"],
     typer.Option("--engine", help="Attention of a group: Ulysses inside a ring, or a ring."),
 ]
+Layers = Annotated[
+    Literal["balanced", "even"],
+    typer.Option("--layers", help="Layers of the stages: by what they cost, or as many in each."),
+]
 RankSpeed = Annotated[
     Path | None,
     typer.Option("--rank-speed", help="Speed of every lane: Parquet, CSV, text, or a run folder."),
@@ -98,6 +102,7 @@ def read_inputs(
     max_groups: int | None,
     reorder: str,
     engine: Literal["nested", "ring"],
+    layers: Literal["balanced", "even"],
     rank_speed: Path | None,
 ) -> Inputs:
     """Check the options that typer cannot, and read both input files."""
@@ -136,6 +141,7 @@ def read_inputs(
             max_groups=max_groups,
             reorder=reorder,
             engine=engine,
+            layers=layers,
             rank_speed=None if rank_speed is None else read_speeds(rank_speed, ranks),
         )
     except ValidationError as error:

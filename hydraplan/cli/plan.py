@@ -39,6 +39,7 @@ def plan(
     max_groups: o.MaxGroups = None,
     reorder: o.Reorder = "batch",
     engine: o.Engine = "nested",
+    layers: o.Layers = "balanced",
     rank_speed: o.RankSpeed = None,
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
@@ -87,6 +88,7 @@ def plan(
         max_groups=max_groups,
         reorder=reorder,
         engine=engine,
+        layers=layers,
         rank_speed=rank_speed,
     )
     summaries: list[BatchSummary] = []

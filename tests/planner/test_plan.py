@@ -212,3 +212,16 @@ def test_every_strategy_tells_the_window_of_its_batch() -> None:
     ours = plan_one(values).search
     other = plan_one(values, strategy="memory-ffd", microbatch_order="as-built").search
     assert (ours.window_min, ours.window_max) == (other.window_min, other.window_max)
+
+
+def test_stages_with_the_loss_get_fewer_layers_and_plans_get_faster() -> None:
+    length = long_tailed(200, 3, longest=8000)
+    made = {}
+    for layers in ("even", "balanced"):
+        header, batches = plan(
+            lengths(length.tolist()), profile(), options(pp=8, ranks=4, layers=layers), None
+        )
+        made[layers] = header.layers, next(iter(batches)).figures["iteration_s"]
+    assert set(made["even"][0]) == {(4,)}
+    assert made["balanced"][0][-1] < (4,) < max(made["balanced"][0])
+    assert made["balanced"][1] < 0.9 * made["even"][1]
