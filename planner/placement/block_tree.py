@@ -39,6 +39,16 @@ def block_max(added: Tree, highest: Tree, microbatch: int, node: int) -> float:
 
 
 @compiled
+def carried(added: Tree, microbatch: int, node: int) -> float:
+    """What was added to all lanes of a block, at it and above."""
+    value = 0.0
+    while node > 0:
+        value += added[microbatch, node]
+        node >>= 1
+    return value
+
+
+@compiled
 def add_to_block(added: Tree, highest: Tree, microbatch: int, node: int, amount: float) -> None:
     """Raise every lane of a block by `amount`."""
     added[microbatch, node] += amount

@@ -12,19 +12,25 @@ from hydraplan.planner.placement.memory_ffd import place_first_fit
 from tests.planner.placed import UNBOUNDED, Work, blocks_of, in_slots, works
 
 
+def mirrored(lane: int, microbatch: int, width: int) -> int:
+    """Where a microbatch counts this lane: bit by bit, halves change sides as its number says."""
+    bits = width.bit_length() - 1
+    return lane ^ sum((microbatch >> j & 1) << (bits - 1 - j) for j in range(bits))
+
+
 @given(works())
 def test_lazy_heaps_pick_what_a_scan_of_the_whole_pool_picks(work: Work) -> None:
+    """The least loaded block; of equals the first as its microbatch counts, then microbatch."""
     found = place_lazy_heaps(*work, UNBOUNDED)
     assert found is not None
+    width = 1 << (work.ranks - 1).bit_length()
     held = np.zeros((work.ranks, work.microbatches))
     for i in np.lexsort((np.arange(len(work.load)), -work.level, -work.load)):
-        blocks = blocks_of(work.ranks, work.level[i])
-        candidates = []
-        for item in range(len(blocks) * work.microbatches):
-            m = item % work.microbatches
-            lanes = blocks[(item // work.microbatches + m) % len(blocks)]
-            candidates.append((held[lanes, m].max(), item, m, lanes))
-        _, _, m, lanes = min(candidates)
+        _, _, m, lanes = min(
+            (held[lanes, m].max(), mirrored(lanes.start, m, width) >> work.level[i], m, lanes)
+            for m in range(work.microbatches)
+            for lanes in blocks_of(work.ranks, work.level[i])
+        )
         assert (found[0][i], found[1][i]) == (m, lanes.start)
         held[lanes, m] += work.load[i]
 
