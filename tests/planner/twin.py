@@ -1,0 +1,111 @@
+"""What compiled and plain Python runs are compared on; as a program it plans in plain Python.
+
+Run with `python -m tests.planner.twin` it never compiles anything, and reports which of the
+functions that would be compiled have run.
+"""
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+PLACED = ("microbatch", "order", "first_rank", "degree", "ulysses_size", "ring_size")
+STRATEGIES = ("hydra", "memory-ffd", "static-cp", "token-balance", "mcore-main", "mcore-v1",
+              "mcore-v2")  # fmt: skip
+
+
+def plans() -> dict[str, Any]:
+    """Plans of every strategy with their figures, slow lanes and kept orders among them."""
+    from hydraplan.files.lengths import Lengths  # noqa: PLC0415
+    from hydraplan.planner.plan import plan_batch, prepare  # noqa: PLC0415
+    from tests.planner.cases import long_tailed, options, profile  # noqa: PLC0415
+
+    found: dict[str, Any] = {}
+    for seed, (strategy, changes) in enumerate((
+        *((name, {"ranks": 4}) for name in STRATEGIES),
+        ("hydra", {"ranks": 8, "engine": "ring", "min_degree": 2}),
+        ("hydra", {"ranks": 6, "rank_speed": (1.0, 0.5, 1.0, 1.0, 0.8, 1.0)}),
+        ("hydra", {"ranks": 5, "reorder": "window:12", "tp": 2}),
+    )):  # fmt: skip
+        length = long_tailed(24, seed, longest=4000 * changes["ranks"])  # type: ignore[operator]
+        asked = options(batch_sequences=24, strategy=strategy, **changes)
+        _, batches = prepare(Lengths("t", "sequences", length), profile(), asked, 1)
+        plan = plan_batch(batches.cost, asked, 0, batches[0])
+        columns = {name: getattr(plan.sequences, name).tolist() for name in PLACED}
+        found[f"{strategy} {changes}"] = columns, plan.figures, plan.search.load_target_s
+    return found
+
+
+def structures() -> dict[str, Any]:
+    """Placements of each structure, pools of any size, with and without a cap that binds."""
+    from hydraplan.layout import legal_degrees  # noqa: PLC0415
+    from hydraplan.planner.placement.forest import filled_forest  # noqa: PLC0415
+    from hydraplan.planner.placement.lazy_heaps import place_lazy_heaps  # noqa: PLC0415
+    from hydraplan.planner.placement.lazy_split import place_lazy_split  # noqa: PLC0415
+    from hydraplan.planner.placement.min_max_forest import place_forest  # noqa: PLC0415
+    from hydraplan.planner.placement.repair import Options, repair  # noqa: PLC0415
+    from hydraplan.planner.placement.sibling_swap import swapped  # noqa: PLC0415
+
+    found: dict[str, Any] = {}
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        ranks, count, m = int(rng.integers(1, 20)), int(rng.integers(1, 50)), seed % 3 + 1
+        degrees = legal_degrees(ranks)
+        level = rng.integers(0, len(degrees), count)
+        rows, load_s = rng.integers(1, 60, count), rng.lognormal(0, 1, count)
+        cap = int(rng.choice([150, 400, 1 << 40]))
+        asked = load_s, rows, level, ranks, m, cap
+        slow = rng.choice([1.0, 1.5], ranks) if seed % 2 else None
+        for place in (place_lazy_heaps, place_lazy_split):
+            placed = place(*asked)
+            found[f"{place.__name__} {seed}"] = placed and [a.tolist() for a in placed]
+        filled = place_forest(*asked, slow)
+        if filled is None:
+            continue
+        forest, microbatch, node = filled
+        found[f"forest {seed}"] = [microbatch.tolist(), node.tolist()]
+        table = load_s[:, None] * (degrees[level] / 0.9**level)[:, None]
+        table = table * 0.9 ** np.arange(len(degrees)) / degrees
+        options = Options(np.arange(count), table, rows * degrees[level], degrees, cap)
+        counters = repair(forest, options, microbatch, node, level, load_s, rows, 0.1, 50)
+        after = microbatch, node, level, load_s, rows
+        found[f"repair {seed}"] = [list(counters), *(a.tolist() for a in after)]
+        again = filled_forest(ranks, m, microbatch, node, load_s, rows, slow)
+        found[f"filled {seed}"] = [again.best.tolist(), again.leads.tolist()]
+        found[f"swapped {seed}"] = swapped(again.added, ranks, microbatch, node).tolist()
+    return found
+
+
+def results() -> dict[str, Any]:
+    """Everything, as JSON holds it: floats to the last bit."""
+    return json.loads(json.dumps({"plans": plans(), "structures": structures()}))  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    """Print the results of plain Python, and the functions by whether they have run."""
+    assert os.environ["NUMBA_DISABLE_JIT"] == "1"
+    import hydraplan.planner.compiled as compiler  # noqa: PLC0415
+
+    ran: dict[str, bool] = {}
+
+    def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+        name = f"{function.__module__}.{function.__qualname__}"
+        ran[name] = False
+
+        @functools.wraps(function)
+        def noted(*arguments: Any) -> Any:
+            ran[name] = True
+            return function(*arguments)
+
+        return noted
+
+    compiler.compiled = plain  # type: ignore[assignment]
+    json.dump({"results": results(), "ran": ran}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
