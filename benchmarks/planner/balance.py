@@ -1,6 +1,6 @@
 """How evenly the load-driven candidate fills its slots: every source, pool, depth and seed.
 
-    python benchmarks/planner/balance.py LENGTHS_FOLDER [--ranks 64,512,2048] [--json FILE]
+    python benchmarks/planner/balance.py LENGTHS_FOLDER [--ranks 64,512] [--json FILE] [--readme]
 
 Sources are the length files of the folder and the mixes (`mixes`), each filling 80% of the cap
 over 4 x pp microbatches; the number of microbatches itself is left to hydra. The figures are those
@@ -37,7 +37,7 @@ def cell(source: Source, pool: Pool, seed: int) -> Cell:
     length = batch(source, filling_tokens(pool.pp, pool.ranks, pool.cap_tokens), seed)
     asked = ask(length, pool)
     request, winner = asked.placed()
-    draft = asked.load_driven(request, winner)
+    draft = asked.load_driven(request, winner) or winner
     plan = asked.finished(request, draft)
     figures, window = plan.figures, request.window
     found: Cell = {
@@ -47,6 +47,7 @@ def cell(source: Source, pool: Pool, seed: int) -> Cell:
         "M": plan.num_microbatches, "order": plan.microbatch_order, "theta": draft.search.theta,
         "eta": draft.search.eta, "candidates": draft.search.num_candidates,
         "rejected": draft.search.num_rejected, "winner": winner.winner,
+        "figures_of": draft.winner,
         "iteration_s": plan.figures["iteration_s"], "winner_s": winner.iteration_s,
         "memory_s": winner.search.memory_s, "fill_bubble": figures["fill_bubble"],
         "bubble_over_fill": figures["pipeline_bubble"] - figures["fill_bubble"],
@@ -55,7 +56,8 @@ def cell(source: Source, pool: Pool, seed: int) -> Cell:
             "target_error", "efficiency", "max_tokens_per_rank",
         )},
     }  # fmt: skip
-    found["missed"] = [n for n, goal in GOALS.items() if found[n] > goal] * (not window.is_empty)
+    found["missed"] = ["no load-driven candidate"] * (draft.winner == "memory")
+    found["missed"] += [n for n, goal in GOALS.items() if found[n] > goal] * (not window.is_empty)
     found["reason"] = reason(request, plan, found)
     progress(
         f"{source.name:16} R {pool.ranks:5} pp {pool.pp} seed {seed} window {window.low}.."
@@ -115,6 +117,7 @@ def main() -> None:
     parser.add_argument("--ranks", default="64,512,2048")
     parser.add_argument("--sources", help="comma list of names; all without it")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--readme", action="store_true", help="put the tables into the README")
     args = parser.parse_args()
     sources = [*file_sources(args.folder), *MIXES.values()]
     if args.sources:
@@ -139,7 +142,7 @@ def main() -> None:
         Table("Load-driven candidate, worst of three seeds with a window, simulated", COLUMNS),
         Table("All cells", list(counts)),
     ]
-    reported(args.json, result, [tables[0].of(rows), tables[1].of([counts])])
+    reported(args.json, result, [tables[0].of(rows), tables[1].of([counts])], args.readme)
 
 
 if __name__ == "__main__":

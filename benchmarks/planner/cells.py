@@ -7,23 +7,24 @@ analytic profile of h100-sxm; everything that comes out of them is simulated.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from math import isnan
 from typing import Literal
 from unittest.mock import patch
 
 from hydraplan.config import load_cluster, load_model
 from hydraplan.cost import CostModel
-from hydraplan.files.profilefile import ProfileHeader
+from hydraplan.costfit import CostFit
+from hydraplan.files.lengths import Lengths
+from hydraplan.files.profilefile import Profile
 from hydraplan.model import BatchPlan, IntArray, Sequences
 from hydraplan.planheader import PlanOptions
-from hydraplan.planner.batches import Batches
 from hydraplan.planner.placement import hydra
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
-from hydraplan.planner.plan import finish, open_request
+from hydraplan.planner.plan import finish, open_request, prepare
 from hydraplan.profiler.analytic import analytic_header
-from hydraplan.stages import split_layers
 
 CLUSTER, MODEL = "h100-sxm", "llama-8b"
 Engine = Literal["nested", "ring"]
@@ -45,16 +46,14 @@ class Pool:
 
 
 @cache
-def header() -> ProfileHeader:
+def profile() -> Profile:
     """The analytic profile, built once."""
-    return analytic_header(load_cluster(CLUSTER), load_model(MODEL))
+    return Profile(analytic_header(load_cluster(CLUSTER), load_model(MODEL)), "0" * 64)
 
 
-def cost_of(pool: Pool, engine: Engine = "nested") -> CostModel:
-    """Costs of the model on this pool."""
-    known = header()
-    layers = tuple(tuple(row) for row in split_layers(known.model.num_layers, pool.pp))
-    return CostModel(known.fit, known.model, pool.tp, pool.pp, pool.ranks, layers, engine)
+def true_fit() -> CostFit:
+    """The coefficients that count as the truth."""
+    return profile().header.fit
 
 
 def options_of(pool: Pool, strategy: str, **changes: object) -> PlanOptions:
@@ -78,11 +77,16 @@ def options_of(pool: Pool, strategy: str, **changes: object) -> PlanOptions:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A batch that a strategy can be asked to place."""
+    """A batch that a strategy can be asked to place, and the costs it plans with."""
 
     cost: CostModel
     options: PlanOptions
     rows: Sequences
+
+    @property
+    def true_cost(self) -> CostModel:
+        """The same pool and stages at true coefficients."""
+        return replace(self.cost, fit=true_fit())
 
     def request(self) -> Request:
         """Cost table and window, computed anew."""
@@ -105,10 +109,15 @@ class Asked:
         """Figures of a draft, and all rows again."""
         return finish(request, self.options, 0, self.rows, draft)
 
-    def load_driven(self, request: Request, draft: Draft) -> Draft:
-        """The load-driven candidate that the search preferred, also where another plan won."""
+    def load_driven(self, request: Request, draft: Draft) -> Draft | None:
+        """The load-driven candidate that the search preferred, also where another plan won.
+
+        None where no load-driven placement kept the cap.
+        """
         if draft.iteration_s == draft.search.load_driven_s:
             return draft
+        if isnan(draft.search.load_driven_s):
+            return None
         with _no_memory_candidate():
             return hydra.place_hydra(request)
 
@@ -117,18 +126,20 @@ def ask(
     length_tokens: IntArray,
     pool: Pool,
     strategy: str = "hydra",
-    cost: CostModel | None = None,
-    engine: Engine = "nested",
+    fit: CostFit | None = None,
     **changes: object,
 ) -> Asked:
-    """One batch of all these lengths. `cost` replaces that of the pool (planning on wrong costs).
+    """One batch of all these lengths; `changes` are fields of `PlanOptions`.
 
-    `changes` are fields of `PlanOptions`.
+    `fit` replaces the coefficients planned with, that is, plans on wrong costs.
     """
-    options = options_of(pool, strategy, engine=engine, **changes)
-    cost = cost_of(pool, engine) if cost is None else cost
-    rows = Batches(cost, length_tokens, [(0, len(length_tokens))], options)[0]
-    return Asked(cost, options, rows)
+    options = options_of(pool, strategy, batch_sequences=len(length_tokens), **changes)
+    known = profile()
+    if fit is not None:
+        known = known._replace(header=known.header.model_copy(update={"fit": fit}))
+    lengths = Lengths("evaluation", "sequences", length_tokens)
+    _, batches = prepare(lengths, known, options, 1)
+    return Asked(batches.cost, options, batches[0])
 
 
 @contextmanager

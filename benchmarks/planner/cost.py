@@ -1,6 +1,6 @@
 """What planning costs: one solve and placement, the whole search, growth, and genuine Megatron.
 
-    python benchmarks/planner/cost.py [--peers FOLDER] [--json FILE] [--quick]
+    python benchmarks/planner/cost.py [--peers FOLDER] [--json FILE] [--readme] [--quick]
 
 Warm CPU seconds of this process, the least of a few repeats; beside them the time that sorting a
 million floats takes (`stopwatch`). "One plan" is one solve of the load target and one placement
@@ -16,7 +16,10 @@ from dataclasses import replace
 from functools import partial
 from math import log2, nan
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 from cells import Asked, Pool, ask
 from genuine import VERSION, genuine
 from mixes import FILL, MIXES, batch, filling_tokens, scaled, sequences
@@ -24,6 +27,7 @@ from stopwatch import least_cpu_s, reference_s
 from tables import Cell, Table, progress, reported
 
 from hydraplan.model import IntArray
+from hydraplan.planner.placement import hydra
 from hydraplan.planner.placement.draft import Draft, Request, one_candidate
 from hydraplan.planner.placement.search import ETAS, THETAS
 
@@ -41,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peers")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--readme", action="store_true", help="put the tables into the README")
     parser.add_argument("--quick", action="store_true", help="without the largest cells")
     args = parser.parse_args()
     loads = [reference_s()]
@@ -50,14 +55,22 @@ def main() -> None:
     searches = [search_16k(), *(search_11k(*row) for row in gpus_11k())]
     loads.append(reference_s())
     grown = growth(2 if args.quick else 5)
+    slopes = exponents(grown)
     loads.append(reference_s())
     peers = [] if args.peers == "none" else against_genuine(args.peers, args.quick)
     loads.append(reference_s())
-    result = {"reference_sort_s": loads, "one_plan": plans, "search": searches, "growth": grown}
+    result = {
+        "reference_sort_s": loads,
+        "one_plan": plans,
+        "search": searches,
+        "growth": grown,
+        "exponents": slopes,
+    }
     tables = [
         Table("One plan, warm CPU ms", list(plans[0])).of(plans),
         Table("The whole search, warm CPU ms", list(searches[0])).of(searches),
         Table("Growth; time over N log N is 1.0 at the start", list(grown[0]), 2).of(grown),
+        Table("Exponent of time in N log N, fitted", list(slopes[0]), 2).of(slopes),
     ]
     if peers:
         tables.append(Table(f"Against {VERSION}, CPU ms", list(peers[0]), 1).of(peers))
@@ -66,7 +79,7 @@ def main() -> None:
             [{"ms": 1e3 * s} for s in loads]
         )
     )
-    reported(args.json, result | {"genuine": peers}, tables)
+    reported(args.json, result | {"genuine": peers}, tables, args.readme)
 
 
 def at_point(request: Request, count: int, theta: float, eta: float) -> Draft:
@@ -75,13 +88,28 @@ def at_point(request: Request, count: int, theta: float, eta: float) -> Draft:
     return Draft(request.sequences, count, "as-built", nan, nan, "load-driven", search)
 
 
-def placed_ms(asked: Asked, request: Request, count: int, repeats: int) -> dict[float, float]:
+def placed_ms(asked: Asked, request: Request, count: int, repeats: int) -> dict[str, float]:
     """CPU milliseconds of one solve and placement at each theta, under the first guard."""
     result = {}
     for theta in THETAS:
         point = at_point(request, count, theta, ETAS[0])
-        result[theta] = 1e3 * least_cpu_s(partial(asked.once, request, point), repeats)[1]
+        once_s = least_cpu_s(partial(asked.once, request, point), repeats)[1]
+        result[f"theta {theta:g}"] = 1e3 * once_s
     return result
+
+
+def stopped(asked: Asked, request: Request, count: int) -> str:
+    """Thetas at which the cap stops the placement, so that its time is that of a failure."""
+    real, found = hydra._placed, []
+
+    def spy(*given: Any) -> Any:
+        found.append(real(*given))
+        return found[-1]
+
+    with patch.object(hydra, "_placed", spy):
+        for theta in THETAS:
+            asked.once(request, at_point(request, count, theta, ETAS[0]))
+    return ", ".join(f"{t:g}" for t, one in zip(THETAS, found, strict=True) if one is None)
 
 
 def one_plan(count: int, ranks: int, microbatches: int, target_s: float) -> Cell:
@@ -100,7 +128,7 @@ def one_plan(count: int, ranks: int, microbatches: int, target_s: float) -> Cell
         "N": count, "R": ranks, "M": microbatches,
         "fill of the cap": int(length.sum()) / (CAP * ranks * microbatches),
         "cost table": 1e3 * open_s,
-        **{f"theta {theta:g}": ms for theta, ms in times.items()},
+        **times, "stopped by the cap": stopped(asked, request, microbatches) or "none",
         "target": 1e3 * target_s,
         "met": max(times.values()) <= 1e3 * target_s,
     }  # fmt: skip
@@ -163,6 +191,20 @@ def growth(steps: int) -> list[Cell]:
                 "search over N log N": search_s / work / first[1],
             })  # fmt: skip
             progress(f"growth {what} {n} x {pool.ranks}: {once_ms:.1f} ms, {search_s:.2f} s")
+    return result
+
+
+def exponents(grown: list[Cell]) -> list[Cell]:
+    """Least-squares slope of log time over log (size log size): 1 is growth as N log N."""
+    result = []
+    for what in dict.fromkeys(row["doubled"] for row in grown):
+        here = [row for row in grown if row["doubled"] == what]
+        size = [row["N"] + row["R"] * row["M"] for row in here]
+        work = np.log([n * log2(n) for n in size])
+        result.append({"doubled": what, "doublings": len(here) - 1, **{
+            name: float(np.polyfit(work, np.log([row[f"{name} ms"] for row in here]), 1)[0])
+            for name in ("one plan", "search")
+        }})  # fmt: skip
     return result
 
 

@@ -1,6 +1,8 @@
 """What every benchmark prints and writes: Markdown tables on stdout, all cells as one JSON file.
 
-Each file says which commit and command made it, and that its times are simulated.
+`--readme` also puts the tables into this folder's README, between the two comment lines that
+carry the name of the script, so that no number is copied by hand. Each JSON file says which
+commit and command made it, and that its times are simulated.
 """
 
 import json
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 Cell = dict[str, Any]
+README = Path(__file__).with_name("README.md")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +41,44 @@ class Table:
         return "\n".join(lines)
 
     def _text(self, value: object) -> str:
+        if hasattr(value, "item"):
+            value = value.item()
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return "-"
+        if isinstance(value, bool):
+            return "yes" if value else "no"
         if isinstance(value, float):
             return f"{value:.{self.digits}f}"
-        if isinstance(value, int) and not isinstance(value, bool):
-            return f"{value:,}"
-        return str(value)
+        return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def reported(path: Path | None, result: Cell, tables: Sequence[Table]) -> None:
-    """Print the tables; write the result with where it comes from, if a path is given."""
-    for table in tables:
-        print(table.markdown(), end="\n\n", flush=True)
-    if path is None:
-        return
+def reported(
+    path: Path | None, result: Cell, tables: Sequence[Table], readme: bool = False
+) -> None:
+    """Print the tables; write JSON if a path is given, and the README's section if asked."""
+    text = "\n\n".join(table.markdown() for table in tables)
+    print(text, flush=True)
     about = {
         "schema_version": 1,
         "command": " ".join(["python", *map(str, sys.argv)]),
         "commit": _commit(),
         "times": "simulated, noise-free, analytic profile of h100-sxm; CPU seconds are real",
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(_plain(about | result), indent=1) + "\n")
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(_plain(about | result), indent=1) + "\n")
+    if readme:
+        name = Path(sys.argv[0]).stem
+        made = f"Made at commit {about['commit']} by `{about['command']}`.\n\n{text}"
+        README.write_text(spliced(README.read_text(), name, made))
+
+
+def spliced(whole: str, section: str, text: str) -> str:
+    """The text between the section's comment lines replaced."""
+    before, begin, rest = whole.partition(f"<!-- {section} -->\n")
+    _, end, after = rest.partition(f"<!-- end of {section} -->")
+    assert end, f"README has no section {section}"
+    return f"{before}{begin}{text}\n{end}{after}"
 
 
 def _plain(value: Any) -> Any:
@@ -72,7 +90,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):
-        return round(value, 9) if math.isfinite(value) else None
+        return round(value, 6) if math.isfinite(value) else None
     return value
 
 

@@ -1,6 +1,6 @@
 """The load target of the planner against the exact crossing, and the quadratic against both.
 
-    python benchmarks/planner/target.py [--json FILE]
+    python benchmarks/planner/target.py [--json FILE] [--readme]
 
 The planner solves its target on a histogram of lengths. Here every distinct length has a row of
 its own, priced one by one, and the crossing is bisected to 1e-9: sum of the rank-work of the
@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from cells import Engine, Pool, ask, cost_of
+from cells import Engine, Pool, ask
 from mixes import MIXES, batch, filling_tokens
 from tables import Cell, Table, reported
 
@@ -83,7 +83,7 @@ def cell(name: str, pp: int, ranks: int, engine: Engine, seed: int) -> list[Cell
     length = batch(MIXES[name], filling_tokens(pp, ranks, CAP), seed)
     asked = ask(length, pool, engine=engine)
     table = asked.request().table
-    exact = exact_table(cost_of(pool, engine), length, table)
+    exact = exact_table(asked.cost, length, table)
     count = 4 * pp
     slots = ranks * count
     result = []
@@ -106,6 +106,7 @@ def main() -> None:
     """All mixes, pools, engines and thetas."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--readme", action="store_true", help="put the tables into the README")
     args = parser.parse_args()
     engines: tuple[Engine, ...] = ("nested", "ring")
     cells = [
@@ -129,7 +130,7 @@ def main() -> None:
             "met there": max(small, default=0.0) <= QUADRATIC_GOAL,
         })  # fmt: skip
     table = Table("Load target, simulated costs; worst of the pools", list(rows[0])).of(rows)
-    reported(args.json, {"cells": cells}, [table])
+    reported(args.json, {"cells": cells}, [table], args.readme)
 
 
 if __name__ == "__main__":
