@@ -13,9 +13,6 @@ from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.compiled import compiled
 from hydraplan.planner.placement.heap import drop_top, push
 
-MAX_SET_ASIDE = 256
-"""Blocks set aside for one sequence before the placement gives up."""
-
 
 def place_lazy_split(
     load_s: FloatArray,
@@ -27,7 +24,6 @@ def place_lazy_split(
 ) -> tuple[IntArray, IntArray] | None:
     """Place sequences; arguments and result as `place_lazy_heaps`."""
     order = np.lexsort((-load_s, -level))
-    smallest = np.minimum.accumulate(rows[order][::-1])[::-1]
     first, microbatch = np.full(len(level), -1), np.full(len(level), -1)
     pool_s, pool_rows = np.zeros(num_microbatches), np.zeros(num_microbatches, np.int64)
     whole = (num_ranks - 1).bit_length()
@@ -37,7 +33,7 @@ def place_lazy_split(
         part = order[done:stop]  # a pool that is no block is a single lane to its sequences
         on_level = level[part] if lanes > 1 else np.zeros_like(part)
         complete, _ = _place(
-            load_s[part], rows[part], on_level, smallest[done:stop], lanes, num_microbatches,
+            load_s[part], rows[part], on_level, lanes, num_microbatches,
             cap_tokens, pool_s, pool_rows, first[done:stop], microbatch[done:stop],
         )  # fmt: skip
         if not complete:
@@ -55,7 +51,6 @@ def _place(
     load_s: FloatArray,
     rows: IntArray,
     level: IntArray,
-    smallest: IntArray,
     num_ranks: int,
     num_microbatches: int,
     cap_tokens: int,
@@ -74,9 +69,10 @@ def _place(
     items = np.zeros(slots, np.int64)
     block_level = np.zeros(slots, np.int64)
     block_rows = np.zeros(slots, np.int64)
-    aside_keys = np.empty(MAX_SET_ASIDE)
-    aside_items = np.empty(MAX_SET_ASIDE, np.int64)
-    size = touched = 0
+    block_s = np.empty(slots)
+    full_keys = np.empty(slots)
+    full_items = np.empty(slots, np.int64)
+    size = full = touched = 0
     opened = 63
     for i in range(len(load_s)):
         k = level[i]
@@ -89,20 +85,23 @@ def _place(
                     push(keys, items, 0, size, pool_s[m], m * num_ranks + lane)
                     size += 1
         opened = min(opened, k)
-        aside = 0
+        while full > 0 and -full_keys[0] >= rows[i]:  # room again, for one so small
+            item = full_items[0]
+            push(keys, items, 0, size, block_s[item], item)
+            size += 1
+            drop_top(full_keys, full_items, 0, full)
+            full -= 1
         done = False
-        while size > 0:
+        while size > 0 and not done:
             touched += 1
             key, item = keys[0], items[0]
             free = cap_tokens - block_rows[item]
             drop_top(keys, items, 0, size)
             size -= 1
             if free < rows[i]:
-                if free >= smallest[i]:
-                    if aside == MAX_SET_ASIDE:
-                        break
-                    aside_keys[aside], aside_items[aside] = key, item
-                    aside += 1
+                block_s[item] = key
+                push(full_keys, full_items, 0, full, -free, item)
+                full += 1
                 continue
             while block_level[item] > k:
                 block_level[item] -= 1
@@ -116,10 +115,6 @@ def _place(
             push(keys, items, 0, size, key + load_s[i], item)
             size += 1
             done = True
-            break
-        for j in range(aside):
-            push(keys, items, 0, size, aside_keys[j], aside_items[j])
-            size += 1
         if not done:
             return False, touched
     return True, touched

@@ -1,10 +1,10 @@
 """Placement on the min-max forest: the policy of HyDra's lazy heaps, with exact queries.
 
-Sequences come in descending cost; each goes to the least loaded block of its degree. Where the
-cap forbids that block it is barred for this sequence and the next best is asked for; a block
-that cannot hold even the smallest sequence of its degree stays barred. Queries are bounded by the
-number of sequences, or a large block that is full would be asked for lane by lane. Where ranks
-differ in speed, blocks with a slow lane are compared with the next ones by when they would be done.
+Sequences come in descending cost; each goes to the least loaded block of its degree. A block whose
+rows leave no room is barred and waits, in a heap by its free rows, for a sequence small enough;
+so a full block is asked for once, not once a sequence. Queries are bounded by the number of
+sequences besides, or a large block that is full would be asked for lane by lane. Where ranks differ
+in speed, blocks with a slow lane are compared with the next ones by when they would be done.
 
 Source: the policy is HyDra's; the forest is ours.
 """
@@ -13,12 +13,14 @@ import numpy as np
 
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.compiled import compiled
-from hydraplan.planner.placement.block_tree import block_max
+from hydraplan.planner.placement.block_tree import block_max, num_blocks
 from hydraplan.planner.placement.forest import Forest, bar, change, least_loaded, new_forest
+from hydraplan.planner.placement.heap import drop_top, push
 
-MAX_BARRED = 64
-"""Blocks barred for one sequence before the placement gives up (lazy split follows). All queries
-together are at most one more than that, times the number of sequences."""
+MAX_QUERIES = 64
+"""Queries of a placement, a sequence on average, before it gives up (lazy split follows)."""
+MAX_COMPARED = 16
+"""Blocks with a slow lane that one sequence compares."""
 
 
 def place_forest(
@@ -44,10 +46,8 @@ def place_forest(
     """
     order = np.lexsort((-level, -load_s))
     forest = new_forest(num_ranks, num_microbatches, slow)
-    smallest = np.full(forest.leads.shape[0], np.iinfo(np.int64).max)
-    np.minimum.at(smallest, level, rows)
     microbatch, node = np.full(len(level), -1), np.full(len(level), -1)
-    complete, _ = place(forest, order, load_s, rows, level, smallest, cap_tokens, microbatch, node)
+    complete, _ = place(forest, order, load_s, rows, level, cap_tokens, microbatch, node)
     return (forest, microbatch, node) if complete else None
 
 
@@ -58,19 +58,30 @@ def place(
     load_s: FloatArray,
     rows: IntArray,
     level: IntArray,
-    smallest: IntArray,
     cap_tokens: int,
     microbatch_of: IntArray,
     node_of: IntArray,
 ) -> tuple[bool, int]:
     """Fill `microbatch_of` and `node_of`; return completeness and the number of queries."""
-    barred_m = np.empty(MAX_BARRED, np.int64)
-    barred_node = np.empty(MAX_BARRED, np.int64)
+    num_microbatches, lanes = forest.added.shape
+    levels = forest.leads.shape[0]
+    start = np.zeros(levels + 1, np.int64)
+    for k in range(levels):
+        start[k + 1] = start[k] + num_blocks(forest.num_ranks, k) * num_microbatches
+    waiting = np.zeros(levels, np.int64)
+    keys = np.empty(start[levels])
+    items = np.empty(start[levels], np.int64)
+    compared = np.empty(MAX_COMPARED, np.int64)
     fastest = forest.slow[0]
-    queries, most_queries = 0, len(order) * (MAX_BARRED + 1)
+    queries, most_queries = 0, len(order) * MAX_QUERIES
     for i in order:
         k = level[i]
-        barred = 0
+        while waiting[k] > 0 and -keys[start[k]] >= rows[i]:
+            item = items[start[k]]
+            bar(forest, item // lanes, item % lanes, k, False)
+            drop_top(keys, items, start[k], waiting[k])
+            waiting[k] -= 1
+        count = 0
         best_s, to_m, to_node = np.inf, -1, -1
         while queries < most_queries:
             queries += 1
@@ -78,20 +89,26 @@ def place(
             if load + load_s[i] * fastest >= best_s or load == np.inf:
                 break
             free = cap_tokens - block_max(forest.rows_added, forest.rows_highest, m, node)
-            if free >= rows[i] and load + load_s[i] * forest.slow[node] < best_s:
-                best_s, to_m, to_node = load + load_s[i] * forest.slow[node], m, node
-                if forest.slow[node] == fastest:
-                    break
+            if free < rows[i]:
+                bar(forest, m, node, k, True)
+                push(keys, items, start[k], waiting[k], -free, m * lanes + node)
+                waiting[k] += 1
+                continue
+            done_s = load + load_s[i] * forest.slow[node]
+            if done_s < best_s:
+                best_s, to_m, to_node = done_s, m, node
+            if forest.slow[node] == fastest or count == MAX_COMPARED:
+                break
             bar(forest, m, node, k, True)
-            if free >= smallest[k]:
-                if barred == MAX_BARRED:
-                    break
-                barred_m[barred], barred_node[barred] = m, node
-                barred += 1
-        for j in range(barred):
-            bar(forest, barred_m[j], barred_node[j], k, False)
+            compared[count] = m * lanes + node
+            count += 1
+        for j in range(count):
+            bar(forest, compared[j] // lanes, compared[j] % lanes, k, False)
         if to_m < 0:
             return False, queries
         microbatch_of[i], node_of[i] = to_m, to_node
         change(forest, to_m, to_node, load_s[i], rows[i])
+    for k in range(levels):
+        for at in range(start[k], start[k] + waiting[k]):
+            bar(forest, items[at] // lanes, items[at] % lanes, k, False)
     return True, queries
