@@ -1,7 +1,8 @@
 """Lazy split: place in descending degree, halve a block only when a smaller degree needs it.
 
 All lanes of a block then carry the same load and the same rows, so the heap holds whole blocks
-and nothing in it is ever stale. It packs tighter than the lazy heaps and balances a little
+and nothing in it is ever stale. A block without room waits, in a second heap by its free rows, for a
+sequence small enough. It packs tighter than the lazy heaps and balances a little
 worse, which makes it the fallback when the cap binds.
 
 Source: our own derivation, in the spirit of a buddy allocator.
@@ -12,6 +13,9 @@ import numpy as np
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.compiled import compiled
 from hydraplan.planner.placement.heap import drop_top, push
+
+MAX_TOUCHED = 64
+"""Heap entries a placement touches, a sequence on average, before it gives up."""
 
 
 def place_lazy_split(
@@ -73,6 +77,7 @@ def _place(
     full_keys = np.empty(slots)
     full_items = np.empty(slots, np.int64)
     size = full = touched = 0
+    most_touched = len(load_s) * MAX_TOUCHED
     opened = 63
     for i in range(len(load_s)):
         k = level[i]
@@ -92,7 +97,7 @@ def _place(
             drop_top(full_keys, full_items, 0, full)
             full -= 1
         done = False
-        while size > 0 and not done:
+        while size > 0 and not done and touched < most_touched:
             touched += 1
             key, item = keys[0], items[0]
             free = cap_tokens - block_rows[item]

@@ -19,7 +19,7 @@ from hydraplan.planner.placement.heap import drop_top, push
 
 MAX_QUERIES = 64
 """Queries of a placement, a sequence on average, before it gives up (lazy split follows)."""
-MAX_COMPARED = 16
+MAX_COMPARED = 64
 """Blocks with a slow lane that one sequence compares."""
 
 
