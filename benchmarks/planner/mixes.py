@@ -87,9 +87,11 @@ def batch(source: Source, tokens: int, seed: int) -> IntArray:
     return drawn[: int(np.searchsorted(np.cumsum(drawn), tokens, side="right"))]
 
 
-def filling_tokens(pp: int, ranks: int, cap_tokens: int) -> int:
-    """Tokens of a batch that fills `FILL` of the cap over 4 x pp microbatches."""
-    return int(FILL * cap_tokens * ranks * MICROBATCHES_A_STAGE * pp)
+def filling_tokens(
+    pp: int, ranks: int, cap_tokens: int, microbatches_a_stage: int = MICROBATCHES_A_STAGE
+) -> int:
+    """Tokens of a batch that fills `FILL` of the cap over 4 x pp microbatches, or more."""
+    return int(FILL * cap_tokens * ranks * microbatches_a_stage * pp)
 
 
 def scaled(source: Source, count: int, tokens: int, seed: int) -> IntArray:
