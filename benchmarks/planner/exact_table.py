@@ -1,10 +1,9 @@
 """The exact reference: its time against size, and how far hydra's plan is from its bound.
 
-    python benchmarks/planner/exact_table.py [--seeds 3] [--deterministic-s 12] [--json FILE]
+    python benchmarks/planner/exact_table.py [--pp 4] [--seeds 3] [--json FILE] [--readme]
 
 Ten sizes up to 40 sequences, each under some seeds: the 256K mix clipped to 64K, caps that
-memory fills to 80% unless the longest sequence asks for more, costs of llama-8b on h100-sxm, one
-stage. Hydra plans as it is, at the given number of microbatches; CP-SAT then gets its plan as
+memory fills to 80% unless the longest sequence asks for more. Hydra plans as it is, at the given number of microbatches; CP-SAT then gets its plan as
 the hint, and a bound on the fullest slot of every placement in as many microbatches. Both
 are compared by summed slot loads, where sequences share no exchange (`placement.exact`).
 
@@ -38,6 +37,7 @@ FILL = 0.8
 MEAN_GOAL, WORST_GOAL = 0.02, 0.05
 """Goals for hydra's gap to the bound."""
 
+SUMMARY = "All instances: gap of the fullest slot to the bound, goals 2% and 5%"
 TIME = Table(
     "Exact search, seed 0",
     ("N", "R", "M", "booleans", "status", "cpu_s", "gap_to_bound"),
@@ -49,7 +49,6 @@ GAPS = Table(
      "work", "real_over_summed"),
     4,
 )  # fmt: skip
-SUMMARY = Table("Hydra's gap to the bound", ("instances", "mean", "worst", "exact_mean"), 4)
 
 
 def main() -> None:
@@ -57,36 +56,41 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--deterministic-s", type=float, default=12.0)
+    parser.add_argument("--pp", type=int, default=4)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--readme", action="store_true", help="put the tables into the README")
     args = parser.parse_args()
     limits = Limits(deterministic_s=args.deterministic_s)
     cells = []
     for size in SIZES:
         for seed in range(args.seeds):
-            cells.append(instance(*size, seed, limits))
+            cells.append(instance(*size, args.pp, seed, limits))
             progress(str(cells[-1]))
     planned = [c for c in cells if c["hydra_gap"] is not None]
     gaps = [c["hydra_gap"] for c in planned]
     summary = {
         "instances": len(cells),
         "without_plan": len(cells) - len(planned),
-        "mean": float(np.mean(gaps)),
-        "worst": max(gaps),
-        "exact_mean": float(np.mean([c["exact_gap"] for c in planned])),
-        "goals_met": bool(np.mean(gaps) <= MEAN_GOAL and max(gaps) <= WORST_GOAL),
+        "hydra, mean": float(np.mean(gaps)),
+        "met": bool(np.mean(gaps) <= MEAN_GOAL),
+        "hydra, worst": max(gaps),
+        "worst met": max(gaps) <= WORST_GOAL,
+        "exact, mean": float(np.mean([c["exact_gap"] for c in planned])),
+        "exact, worst": max(c["exact_gap"] for c in planned),
+        "optimal": sum(c["status"] == "optimal" for c in planned),
         "cpu_s": sum(c["cpu_s"] for c in cells),
     }
     first = [c | {"gap_to_bound": c["exact_gap"]} for c in cells if c["seed"] == 0]
-    tables = (TIME.of(first), GAPS.of(cells), SUMMARY.of([summary]))
-    reported(args.json, {"summary": summary, "cells": cells}, tables)
+    tables = (TIME.of(first), GAPS.of(cells), Table(SUMMARY, list(summary), 4).of([summary]))
+    reported(args.json, {"summary": summary, "cells": cells}, tables, args.readme)
 
 
-def instance(count: int, ranks: int, microbatches: int, seed: int, limits: Limits) -> Cell:
+def instance(count: int, ranks: int, microbatches: int, pp: int, seed: int, limits: Limits) -> Cell:
     """One batch: hydra's plan, the exact one, and the gap of both."""
     length = np.minimum(sequences(MIXES["256K"], count, seed), LONGEST_TOKENS)
     slots = ranks * microbatches
     cap = max(ceil(length.sum() / (FILL * slots)), ceil(int(length.max()) / ranks) + 2)
-    asked = ask(length, Pool(1, 1, ranks, cap), microbatches=microbatches)
+    asked = ask(length, Pool(1, pp, ranks, cap), microbatches=microbatches)
     cell: dict[str, Any] = {"N": count, "R": ranks, "M": microbatches, "seed": seed, "cap": cap}
     try:
         request, hint = asked.placed()
