@@ -3,9 +3,10 @@
     python benchmarks/planner/exact_table.py [--pp 4] [--seeds 3] [--json FILE] [--readme]
 
 Ten sizes up to 40 sequences, each under some seeds: the 256K mix clipped to 64K, caps that
-memory fills to 80% unless the longest sequence asks for more. Hydra plans as it is, at the given number of microbatches; CP-SAT then gets its plan as
-the hint, and a bound on the fullest slot of every placement in as many microbatches. Both
-are compared by summed slot loads, where sequences share no exchange (`placement.exact`).
+memory fills to 80% unless the longest sequence asks for more. Hydra plans as it is, at the given
+number of microbatches; CP-SAT then gets its plan as the hint, and finds a bound on the fullest
+slot of every placement in as many microbatches. Both are compared by summed slot loads, where
+sequences share no exchange (`placement.exact`).
 
 A miss of hydra is split into what slots differ (`imbalance`: fullest over mean) and what
 degrees cost beyond the least possible (`work`: rank-work over the least).
