@@ -16,7 +16,7 @@ from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.exact_strategy import exact_claims
-from hydraplan.planner.placement.sizing import planning_stage
+from hydraplan.planner.placement.sizing import load_of
 from hydraplan.planner.placement.window import microbatch_window
 from hydraplan.slots import SlotTimes, slot_times
 
@@ -107,9 +107,8 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     for name, value in (computed | {"window_min": window.low, "window_max": window.high}).items():
         if not _same(value, stored[name]):
             yield f"{name} is stored as {stored[name]:.9g}, this plan has {value:.9g}"
-    ops_s = cost.sequence_s(placed.length_tokens, placed.ulysses_size, placed.ring_size)
-    stage = planning_stage(cost, placed.length_tokens)
-    if not _same(ops_s[:, stage].sum(axis=0), placed.predicted_s):
+    loads_s = load_of(cost, placed.length_tokens, placed.ulysses_size, placed.ring_size)
+    if not _same(loads_s, placed.predicted_s):
         yield "predicted_s of some sequence is not what its length and degree cost"
     yield from exact_claims(cost, batch.strategy, batch.search, placed, batch.num_microbatches)
     for stage, (start, end) in enumerate(zip(*predicted(timeline), strict=True)):

@@ -43,7 +43,7 @@ def exact_table(cost: CostModel, length_tokens: IntArray, table: CostTable) -> C
     for level in np.flatnonzero(table.offered):
         held = np.flatnonzero(floor <= level)
         levels = np.full(len(held), level)
-        load_s[held, level] = sized(cost, length[held], levels, table.stage).load_s
+        load_s[held, level] = sized(cost, length[held], levels).load_s
     count = count.astype(np.int64)
     return replace(table, bucket=bucket, count=count, load_s=load_s, floor=floor)
 

@@ -16,10 +16,9 @@ from hydraplan.errors import Infeasible
 from hydraplan.layout import legal_degrees
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.placement.sizing import (
+    load_of,
     memory_floor,
-    planning_stage,
     shape_table,
-    stage_load_s,
 )
 
 OCTAVE_BUCKETS = 32
@@ -35,13 +34,13 @@ class CostTable:
     """Costs of a batch; rows are buckets of like lengths, columns are levels.
 
     `bucket`: bucket of every sequence, shape (num_sequences,). `count`: sequences in each
-    bucket. `load_s`: seconds F + B + W of a sequence on each member on the planning stage,
+    bucket. `load_s`: seconds F + B + W of a sequence on each member on its costliest stage,
     infinite below the memory floor and where a level is not offered, shape (num_buckets,
     num_levels). `ulysses_size`: the inner size that costs least, same shape.
     `floor`: lowest possible level of each bucket. `degrees`: ranks of each level.
-    `offered`: which levels may be used at all. `stage`: the planning stage.
-    `fixed_s`: seconds a microbatch costs that stage, rows or not.
-    `short_token_s`: seconds a token of a very short sequence costs it.
+    `offered`: which levels may be used at all.
+    `fixed_s`: seconds a microbatch costs a stage, rows or not.
+    `short_token_s`: seconds a token of a very short sequence costs the costliest stage.
     `floor_s`: the least load a rank can have of the costliest sequence, at any degree.
     """
 
@@ -52,7 +51,6 @@ class CostTable:
     floor: IntArray
     degrees: IntArray
     offered: NDArray[np.bool_]
-    stage: int
     fixed_s: float
     short_token_s: float
     floor_s: float
@@ -90,7 +88,6 @@ def cost_table(
     """
     offered = all_levels(cost.ranks) if offered is None else offered
     degrees, shapes = legal_degrees(cost.ranks), shape_table(cost)
-    stage = planning_stage(cost, length_tokens)
     floor = memory_floor(cost, length_tokens, cap_tokens, offered)
     if floor.max() == len(degrees):
         worst = int(length_tokens[floor == len(degrees)].max())
@@ -103,7 +100,7 @@ def cost_table(
     row, level, choice = np.nonzero((lowest[:, None] <= np.arange(len(degrees)))[..., None] & legal)
     u = shapes[level, choice]
     each_s = np.full((len(priced), *shapes.shape), np.inf)
-    each_s[row, level, choice] = stage_load_s(cost, priced[row], u, degrees[level] // u, stage)
+    each_s[row, level, choice] = load_of(cost, priced[row], u, degrees[level] // u)
     cheapest, load_s = each_s.argmin(axis=2), each_s.min(axis=2)
     return CostTable(
         bucket=bucket,
@@ -113,9 +110,8 @@ def cost_table(
         floor=lowest[:-1],
         degrees=degrees,
         offered=offered,
-        stage=stage,
-        fixed_s=float(cost.call_s.sum(axis=(0, 2))[stage]),
-        short_token_s=float(cost.row_s.sum(axis=(0, 2))[stage]),
+        fixed_s=float(cost.call_s.sum(axis=(0, 2)).max()),
+        short_token_s=float(cost.row_s.sum(axis=(0, 2)).max()),
         floor_s=float(load_s[-1].min()),
     )
 

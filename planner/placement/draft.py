@@ -11,7 +11,7 @@ from hydraplan.model import FloatArray, IntArray, Schedule, Search, Sequences
 from hydraplan.planner.pipeline.fast_run import Slots, iteration_s, slots_of
 from hydraplan.planner.pipeline.order import microbatch_order
 from hydraplan.planner.placement.cost_table import CostTable
-from hydraplan.planner.placement.sizing import Sized, raised, stage_load_s
+from hydraplan.planner.placement.sizing import Sized, load_of, raised
 from hydraplan.planner.placement.window import Window
 
 COST_ERROR = 0.05
@@ -52,9 +52,9 @@ class Request:
         length, table = self.sequences.length_tokens, self.table
         u = table.ulysses_size[table.bucket, level]
         r = table.degrees[level] // u
-        load_s = stage_load_s(self.cost, length, u, r, table.stage)
+        load_s = load_of(self.cost, length, u, r)
         found = Sized(level, load_s, rank_tokens_max(length, u, r), u, r)
-        return raised(self.cost, length, found, table.stage, self.cap_tokens, table.offered)
+        return raised(self.cost, length, found, self.cap_tokens, table.offered)
 
     @property
     def slow(self) -> FloatArray | None:

@@ -24,7 +24,6 @@ from hydraplan.planner.placement.exact_model import UNITS
 from hydraplan.planner.placement.forest import filled_forest
 from hydraplan.planner.placement.hydra import place_hydra
 from hydraplan.planner.placement.sibling_swap import swapped
-from hydraplan.planner.placement.sizing import planning_stage
 
 
 def place_exact(request: Request, limits: Limits | None = None) -> Draft:
@@ -110,7 +109,7 @@ def summed_s(cost: CostModel, placed: Sequences, num_microbatches: int) -> Float
     slot = lane * num_microbatches + placed.microbatch[group]
     added_s = (placed.predicted_s * slowest)[group]
     summed = np.bincount(slot, added_s, cost.ranks * num_microbatches)
-    fixed_s = cost.call_s.sum(axis=(0, 2))[planning_stage(cost, placed.length_tokens)]
+    fixed_s = float(cost.call_s.sum(axis=(0, 2)).max())
     shape = cost.ranks, num_microbatches
     result: FloatArray = summed.reshape(shape) + fixed_s * cost.slow[:, None]
     return result

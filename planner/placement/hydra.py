@@ -4,9 +4,10 @@ A search over the number of microbatches M, the quantum theta and the rank-work 
 (`search`). Points are placed in the order of what they promise; the placements that look best
 are sized exactly and run, as they are and with costs off by a few percent.
 
-Where the window is open, a balanced placement comes before a faster one with a straggling slot:
-such a straggler hides in the pipeline only as long as nothing else is late. What that costs under
-the noise-free model stands in the plan (`fastest_load_driven_s` beside `load_driven_s`). If
+Where the window is open, a balanced placement comes before a somewhat faster one with a
+straggling slot: such a straggler hides in the pipeline only as long as nothing else is late. What
+that costs under the noise-free model stands in the plan (`fastest_load_driven_s` beside
+`load_driven_s`). If
 nothing is balanced, counts from all over the window follow. The memory-sized plan is always a
 candidate, so the result is never slower than it; the plan says which won.
 
@@ -14,8 +15,9 @@ Source: load target, load-driven degrees and placement on the least loaded block
 search, theta, eta, the preference for balance and the memory-sized candidate are ours.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import log
+from math import inf, log
 
 from hydraplan.errors import Infeasible
 from hydraplan.planner.placement.degrees import guard
@@ -38,8 +40,8 @@ from hydraplan.planner.placement.search import (
     ETAS,
     THETAS,
     Point,
+    finer_points,
     first_points,
-    more_points,
     point_at,
 )
 from hydraplan.planner.placement.sizing import Sized
@@ -50,6 +52,8 @@ LEAST, MOST = 4, 32
 """Placements of one round, whatever the budget says."""
 SHARED = 1.004
 """How much the slot imbalance may rise when a placement is run, seen on the benchmark's cells."""
+BALANCE_WORTH = 0.025
+"""What a balanced plan may cost over the fastest, as a share of its time. Our choice."""
 FINALISTS = 2
 """Placements that are sized exactly and run."""
 
@@ -77,21 +81,22 @@ class _Run:
 def place_hydra(request: Request) -> Draft:
     """Best balanced load-driven plan, unless the memory-sized one or an unbalanced one is needed.
 
-    The balanced plan is returned if it is no slower than the memory-sized one, else the fastest
-    of all.
+    The balanced plan is returned if it is no slower than the memory-sized one, and costs at most
+    `BALANCE_WORTH` over the fastest load-driven one; else the fastest of all.
 
     Raises:
         Infeasible: A fixed number of microbatches is too small for the tokens.
     """
     memory = _memory_candidate(request)
-    tries: list[_Try] = []
-    tried = 0
-    for points in (first_points, more_points):
-        if any(not _expected(t, request)[0] for t in tries):
-            break
-        found, count = _round(request, points(request))
-        tries, tried = tries + found, tried + count
+    tries = list(_round(request, first_points(request)))
     runs = [_run(request, t) for t in _finalists(request, tries)]
+    if all(_straggles(r.built.slot_imbalance, request) for r in runs):
+        for found in _round(request, finer_points(request)):
+            tries.append(found)
+            if found is not None and not _expected(found, request)[0]:
+                runs.append(_run(request, found))
+                if not _straggles(runs[-1].built.slot_imbalance, request):
+                    break
     best = min(runs, key=lambda r: _rank(r, request), default=None)
     fastest = min(runs, key=lambda r: r.timing.iteration_s, default=None)
     load_driven = [_draft(request, r) for r in (best, fastest) if r is not None]
@@ -103,13 +108,15 @@ def place_hydra(request: Request) -> Draft:
             "use --microbatches auto or a larger number, or raise --max-tokens-per-rank",
         )
     winner = min(options, key=lambda d: d.iteration_s)
-    if load_driven and (memory is None or load_driven[0].iteration_s <= memory.iteration_s):
+    if load_driven and load_driven[0].iteration_s <= min(
+        memory.iteration_s if memory else inf, load_driven[1].iteration_s * (1 + BALANCE_WORTH)
+    ):
         winner = load_driven[0]
     nan = float("nan")
     search = replace(
         winner.search,
-        num_candidates=tried + 1,
-        num_rejected=tried - len(tries) + (memory is None),
+        num_candidates=len(tries) + 1,
+        num_rejected=tries.count(None) + (memory is None),
         load_driven_s=load_driven[0].iteration_s if load_driven else nan,
         load_driven_slot_imbalance=load_driven[0].slot_imbalance if load_driven else nan,
         fastest_load_driven_s=min((d.iteration_s for d in load_driven), default=nan),
@@ -144,8 +151,8 @@ def _rank(run: _Run, request: Request) -> tuple[bool, float]:
     return _straggles(run.built.slot_imbalance, request), run.timing.iteration_s + run.perturbed_s
 
 
-def _round(request: Request, points: list[Point]) -> tuple[list[_Try], int]:
-    """Place as many points as the budget holds; returns what came of it, and how many.
+def _round(request: Request, points: list[Point]) -> Iterator[_Try | None]:
+    """Place as many points as the budget holds, one by one; None for what the cap rejects.
 
     Half of the budget goes to the most promising point of each number of microbatches, the
     rest to the neighbourhood of the best placement so far.
@@ -169,7 +176,7 @@ def _round(request: Request, points: list[Point]) -> tuple[list[_Try], int]:
         found = _try(request, point)
         if found is not None:
             tries.append(found)
-    return tries, budget
+        yield found
 
 
 def _expected(found: _Try, request: Request) -> tuple[bool, float]:
@@ -209,10 +216,11 @@ def _placed(request: Request, found: Sized, num_microbatches: int) -> Placement 
     return placed
 
 
-def _finalists(request: Request, tries: list[_Try]) -> list[_Try]:
+def _finalists(request: Request, tries: list[_Try | None]) -> list[_Try]:
     """The most promising by balance and estimate, and the one with the least estimate."""
-    by_rank = sorted(tries, key=lambda t: _expected(t, request))
-    fastest = sorted(tries, key=lambda t: t.estimate_s)[:1]
+    placed = [t for t in tries if t is not None]
+    by_rank = sorted(placed, key=lambda t: _expected(t, request))
+    fastest = sorted(placed, key=lambda t: t.estimate_s)[:1]
     chosen = by_rank[:FINALISTS]
     return chosen + [t for t in fastest if t not in chosen]
 

@@ -1,9 +1,9 @@
 """Lazy split: place in descending degree, halve a block only when a smaller degree needs it.
 
 All lanes of a block then carry the same load and the same rows, so the heap holds whole blocks
-and nothing in it is ever stale. A block without room waits, in a second heap by its free rows, for a
-sequence small enough. It packs tighter than the lazy heaps and balances a little
-worse, which makes it the fallback when the cap binds.
+and nothing in it is ever stale. A block without room waits, in a second heap by its free rows, for
+a sequence small enough. It packs tighter than the other structures and balances a little worse,
+which makes it the fallback when the cap binds.
 
 Source: our own derivation, in the spirit of a buddy allocator.
 """

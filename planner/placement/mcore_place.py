@@ -51,7 +51,6 @@ def place_mcore(strategy: str, request: Request) -> Draft:
         request.cost,
         request.sequences.length_tokens,
         level,
-        request.table.stage,
         request.cap_tokens,
     )
     return draft(request, found, microbatch, first_rank, count, "memory")

@@ -21,8 +21,10 @@ from hydraplan.slots import MAX_SLOTS
 
 THETAS = (1.0, 0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
-ETAS = (0.03, 0.1, 0.3)
+ETAS = (0.03, 0.05, 0.1, 0.3)
 """Largest extra rank-work that a degree may cost over the memory floor."""
+FINE_THETAS, FINE_ETAS = (0.25, 0.125, 0.0625), (0.1, 0.3)
+"""What is tried where nothing was balanced."""
 THETA_PRICE = 1 / 8
 """What a quantum of 1 costs over the fill and the mean load, as a share. Fitted by eye."""
 BALANCED = 1.05
@@ -46,16 +48,17 @@ class Point:
 
 def first_points(request: Request) -> list[Point]:
     """Points at the counts that promise the least time."""
-    return _points(request, first_counts(request))
+    return _points(request, first_counts(request), THETAS, ETAS)
 
 
-def more_points(request: Request) -> list[Point]:
-    """Points at counts all over an open window, as far as balance is possible there."""
-    if request.microbatches is not None:
+def finer_points(request: Request) -> list[Point]:
+    """Points of fine quanta all over an open window, as far as balance is possible there."""
+    if request.window.is_empty:
         return []
-    tried = first_counts(request)
-    counts = _allowed(request, counts_over(request.window))
-    return [p for p in _points(request, [m for m in counts if m not in tried]) if p.can_balance]
+    counts = first_counts(request)
+    if request.microbatches is None:
+        counts = _allowed(request, counts + counts_over(request.window))
+    return [p for p in _points(request, counts, FINE_THETAS, FINE_ETAS) if p.can_balance]
 
 
 def first_counts(request: Request) -> list[int]:
@@ -72,14 +75,16 @@ def _allowed(request: Request, counts: list[int]) -> list[int]:
     return sorted({m for m in map(request.whole_multiple, counts) if m <= most})
 
 
-def _points(request: Request, counts: list[int]) -> list[Point]:
+def _points(
+    request: Request, counts: list[int], thetas: tuple[float, ...], etas: tuple[float, ...]
+) -> list[Point]:
     """All points at these counts, most promising first; equal degrees at equal M only once."""
     points: list[Point] = []
     seen: set[bytes] = set()
-    for eta in ETAS:
+    for eta in etas:
         guarded = guard(request.table, eta)
         for count in counts:
-            for theta in THETAS:
+            for theta in thetas:
                 point = point_at(request, guarded, count, theta, eta)
                 key = count.to_bytes(8, "little") + point.target.level.tobytes()
                 if key not in seen:

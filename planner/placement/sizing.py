@@ -21,7 +21,7 @@ IN_CACHE = 1 << 13
 class Sized:
     """Sequences at their degrees; arrays of shape (num_sequences,).
 
-    `load_s`: seconds F + B + W that a sequence adds to each member on the planning stage if it
+    `load_s`: seconds F + B + W that a sequence adds to each member on its costliest stage if it
     shares its exchanges with no other (an upper bound of what it adds). `rows`: rows of its
     fullest member.
     """
@@ -42,24 +42,21 @@ def shape_table(cost: CostModel) -> IntArray:
     return table
 
 
-def planning_stage(cost: CostModel, length_tokens: IntArray) -> int:
-    """The stage that costs most over the batch; slot loads are balanced on it."""
-    ones = np.ones_like(length_tokens)
-    attention_s = float(cost.attention_s(length_tokens, ones, ones).sum())
-    rows_s = cost.row_s.sum(axis=(0, 2)) * float(length_tokens.sum())
-    return int((np.array(cost.layers).sum(axis=1) * attention_s + rows_s).argmax())
+def load_of(cost: CostModel, length_tokens: IntArray, u: IntArray, r: IntArray) -> FloatArray:
+    """F + B + W seconds of each sequence on its costliest stage, (num_sequences,).
 
-
-def stage_load_s(
-    cost: CostModel, length_tokens: IntArray, u: IntArray, r: IntArray, stage: int
-) -> FloatArray:
-    """F + B + W seconds of each sequence on one stage, (num_sequences,)."""
-    layers = sum(cost.layers[stage])
-    result: FloatArray = float(cost.row_s[:, stage].sum()) * (length_tokens / (u * r))
+    Stages weigh attention and rows differently, so sequences can differ in which is costliest;
+    sums of these are an upper bound of what a slot costs on any stage.
+    """
+    layers = np.array(cost.layers, float).sum(axis=1)
+    kinds = np.unique(np.stack([layers, cost.row_s.sum(axis=(0, 2))], axis=1), axis=0)
+    result = np.zeros(len(u))
     for start in range(0, len(u), IN_CACHE):
         part = slice(start, start + IN_CACHE)
-        attention_s = cost.attention_s(length_tokens[part], u[part], r[part])
-        result[part] += layers * (attention_s[0] + attention_s[1])
+        attention_s = cost.attention_s(length_tokens[part], u[part], r[part]).sum(axis=0)
+        rows = length_tokens[part] / (u[part] * r[part])
+        for num_layers, row_s in kinds:
+            result[part] = np.maximum(result[part], num_layers * attention_s + row_s * rows)
     return result
 
 
@@ -67,7 +64,6 @@ def sized(
     cost: CostModel,
     length_tokens: IntArray,
     level: IntArray,
-    stage: int,
     cap_tokens: int | None = None,
 ) -> Sized:
     """Cost and rows of every sequence at its level, in the cheapest shape that fits the cap.
@@ -84,7 +80,7 @@ def sized(
         u = np.where(legal, table[level, choice], 1)
         here = rank_tokens_max(length_tokens, u, degree // u)
         here_over = here > (cap_tokens or np.iinfo(np.int64).max)
-        here_s = stage_load_s(cost, length_tokens, u, degree // u, stage)
+        here_s = load_of(cost, length_tokens, u, degree // u)
         cheaper = (here_s < load_s) & (here_over == over)
         better = legal & (cheaper | (over & ~here_over))
         load_s = np.where(better, here_s, load_s)
@@ -98,7 +94,6 @@ def raised(
     cost: CostModel,
     length_tokens: IntArray,
     found: Sized,
-    stage: int,
     cap_tokens: int,
     offered: NDArray[np.bool_],
 ) -> Sized:
@@ -112,7 +107,7 @@ def raised(
     floor = memory_floor(cost, length_tokens[over], cap_tokens, offered)
     level = found.level.copy()
     level[over] = floor
-    fixed = sized(cost, length_tokens[over], level[over], stage, cap_tokens)
+    fixed = sized(cost, length_tokens[over], level[over], cap_tokens)
     columns = {}
     for name in ("load_s", "rows", "ulysses_size", "ring_size"):
         column = getattr(found, name).copy()

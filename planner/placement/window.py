@@ -76,15 +76,17 @@ ALL_UP_TO = 8
 def counts_to_try(best: float, window: Window, num_sequences: int) -> list[int]:
     """Numbers of microbatches worth a placement, ascending.
 
-    Inside the window if it is not empty: all of a short one, else its ends and around M*. If it
-    is empty, around M* and what memory asks for, with some slack, since a cap filled to the
-    last row is hard to pack.
+    All of a short window; else its ends and around M*. Somewhat below the window too, as far as
+    memory allows: short tokens need not fill a slot alone. If it is empty, around M* and
+    what memory asks for, with some slack, since a cap filled to the last row is hard to pack.
     """
+    wanted = [window.low * factor for factor in (0.65, 0.8)]
+    low, high = min(window.low, window.memory + 1), window.high
     if window.low <= window.high < window.low + ALL_UP_TO:
-        return list(range(window.low, window.high + 1))
-    wanted = [best * factor for factor in (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)]
-    wanted += [window.low, window.low * 1.1 + 1, window.high]
-    low, high = window.low, window.high
+        wanted += range(window.low, window.high + 1)
+    else:
+        wanted += [best * factor for factor in (0.6, 0.8, 1.0, 1.25, 1.6)]
+        wanted += [window.low, window.low * 1.1 + 1, window.high]
     if window.is_empty:
         tight = window.memory
         wanted += [tight * factor + 1 for factor in (1.06, 1.15, 1.3, 1.5, 1.75, 2.0)] + [tight]
@@ -93,7 +95,7 @@ def counts_to_try(best: float, window: Window, num_sequences: int) -> list[int]:
     return sorted({int(m) for m in rounded if m <= max(low, num_sequences)})
 
 
-SPREAD = 33
+SPREAD = 9
 """Counts of the second look at a window."""
 
 
