@@ -101,7 +101,7 @@ def test_a_level_gets_its_cheapest_shape_that_fits(engine: str, cap: int | None)
         degrees = legal_degrees(ranks)
         length = np.concatenate([rng.integers(1, 9, 4), (cap or 9) * degrees, [12_345]])
         level = rng.integers(0, len(degrees), len(length))
-        found = sized(cost, length, level, 1, cap)
+        found = sized(cost, length, level, cap)
         assert (found.level == level).all()
         for i in range(len(length)):
             ways = []
@@ -109,7 +109,7 @@ def test_a_level_gets_its_cheapest_shape_that_fits(engine: str, cap: int | None)
                 one = np.array([length[i]]), np.array([u]), np.array([r])
                 rows = most_rows(int(length[i]), u, r)
                 over = cap is not None and rows > cap
-                ways.append((over, cost.sequence_s(*one)[:, 1, 0].sum(), rows, u))
+                ways.append((over, cost.sequence_s(*one)[:, :, 0].sum(axis=0).max(), rows, u))
             over, load_s, rows, u = min(ways)
             assert found.load_s[i] == pytest.approx(load_s, rel=1e-12)
             here = found.ulysses_size[i], found.ring_size[i]
@@ -124,7 +124,7 @@ def test_the_whole_pool_is_a_degree_of_exact_rows() -> None:
         cost = cost_model(ranks)
         top = len(legal_degrees(ranks)) - 1
         length = np.arange(1, 6 * ranks)
-        found = sized(cost, length, np.full_like(length, top), 0)
+        found = sized(cost, length, np.full_like(length, top))
         assert (found.ulysses_size * found.ring_size == ranks).all()
         for i, one in enumerate(length):
             shape = found.ulysses_size[i : i + 1], found.ring_size[i : i + 1]
@@ -162,7 +162,7 @@ def test_what_exceeds_the_cap_goes_to_the_lowest_level_that_holds_it(
     floor = memory_floor(cost, length, cap, offered)
     level = np.maximum(floor - rng.integers(0, 2, len(length)), 0)
     before = with_shape(cost, length, level, last)
-    after = raised(cost, length, before, 0, cap, offered)
+    after = raised(cost, length, before, cap, offered)
     over = before.rows > cap
     assert (after.rows <= cap).all()
     assert (after.level == np.where(over, floor, level)).all()
@@ -171,7 +171,7 @@ def test_what_exceeds_the_cap_goes_to_the_lowest_level_that_holds_it(
     u, r = after.ulysses_size, after.ring_size
     assert (u * r == legal_degrees(ranks)[after.level]).all()
     assert (after.rows == rank_tokens_max(length, u, r)).all()
-    again = raised(cost, length, after, 0, cap, offered)
+    again = raised(cost, length, after, cap, offered)
     assert (again.level == after.level).all()
 
 
@@ -210,7 +210,7 @@ def test_bucketed_levels_are_sized_for_every_sequence_by_itself() -> None:
     cost = cost_model(ranks=16)
     length = long_tailed(300, 5)
     level = np.random.default_rng(5).integers(0, 5, 300)
-    found = sized(cost, length, level, 0)
-    alone = [sized(cost, length[i : i + 1], level[i : i + 1], 0) for i in range(300)]
+    found = sized(cost, length, level)
+    alone = [sized(cost, length[i : i + 1], level[i : i + 1]) for i in range(300)]
     assert found.load_s.tolist() == [float(s.load_s[0]) for s in alone]
     assert found.rows.tolist() == [int(s.rows[0]) for s in alone]
