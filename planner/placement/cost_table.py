@@ -1,7 +1,7 @@
 """A batch as the load target sees it: buckets of like lengths, and what each degree costs them.
 
 Planning needs the cost of every sequence at every degree only to choose degrees. That is done
-on a histogram, with 32 buckets an octave and the mean length of each, so that solving a target
+on a histogram, with 64 buckets an octave and the mean length of each, so that solving a target
 does not depend on the number of sequences. Costs and rows of the chosen degrees are exact
 again (`sizing`). Batches of few sequences have a bucket for every length.
 """
@@ -21,8 +21,8 @@ from hydraplan.planner.placement.sizing import (
     shape_table,
 )
 
-OCTAVE_BUCKETS = 32
-"""Buckets between a length and its double: lengths of one differ by at most 3.2 %."""
+OCTAVE_BUCKETS = 64
+"""Buckets between a length and its double: lengths of one differ by at most 1.6 %."""
 MAX_LEVELS = 64
 """More than any pool has."""
 EXACT_UP_TO = 2048

@@ -17,7 +17,7 @@ search, theta, eta, the preference for balance and the memory-sized candidate ar
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import inf, log
+from math import log
 
 from hydraplan.errors import Infeasible
 from hydraplan.planner.placement.degrees import guard
@@ -98,9 +98,14 @@ def place_hydra(request: Request) -> Draft:
                 if not _straggles(runs[-1].built.slot_imbalance, request):
                     break
     best = min(runs, key=lambda r: _rank(r, request), default=None)
-    fastest = min(runs, key=lambda r: r.timing.iteration_s, default=None)
-    load_driven = [_draft(request, r) for r in (best, fastest) if r is not None]
-    options = [d for d in (*load_driven, memory) if d is not None]
+    fastest = min(runs, key=_time, default=None)
+    chosen = best
+    if best and fastest and _time(best) > _time(fastest) * (1 + BALANCE_WORTH):
+        chosen = fastest
+    load_driven = _draft(request, chosen) if chosen else None
+    options = [d for d in (load_driven, memory) if d is not None]
+    if memory and load_driven and load_driven.iteration_s > memory.iteration_s and fastest:
+        options.append(_draft(request, fastest))
     if not options:
         raise Infeasible(
             f"no plan with {request.microbatches} microbatches keeps every slot within"
@@ -108,21 +113,27 @@ def place_hydra(request: Request) -> Draft:
             "use --microbatches auto or a larger number, or raise --max-tokens-per-rank",
         )
     winner = min(options, key=lambda d: d.iteration_s)
-    if load_driven and load_driven[0].iteration_s <= min(
-        memory.iteration_s if memory else inf, load_driven[1].iteration_s * (1 + BALANCE_WORTH)
-    ):
-        winner = load_driven[0]
     nan = float("nan")
+    balanced = load_driven if chosen is best else None
     search = replace(
         winner.search,
         num_candidates=len(tries) + 1,
         num_rejected=tries.count(None) + (memory is None),
-        load_driven_s=load_driven[0].iteration_s if load_driven else nan,
-        load_driven_slot_imbalance=load_driven[0].slot_imbalance if load_driven else nan,
-        fastest_load_driven_s=min((d.iteration_s for d in load_driven), default=nan),
+        load_driven_s=balanced.iteration_s if balanced else _time(best) if best else nan,
+        load_driven_slot_imbalance=best.built.slot_imbalance if best else nan,
+        fastest_load_driven_s=min(
+            [d.iteration_s for d in options if d.winner == "load-driven"]
+            + [_time(r) for r in (fastest,) if r],
+            default=nan,
+        ),
         memory_s=memory.iteration_s if memory else nan,
     )
     return replace(winner, search=search)
+
+
+def _time(run: _Run) -> float:
+    """Seconds of a finalist in the order it was run in."""
+    return run.timing.iteration_s
 
 
 def _memory_candidate(request: Request) -> Draft | None:

@@ -121,7 +121,7 @@ class LoadTarget:
 
 
 def solve(table: CostTable, guarded: Guard, num_slots: float, theta: float) -> LoadTarget:
-    """The crossing on the cost table, by bisection.
+    """The crossing on the cost table: false position, bisection where that is slow.
 
     Args:
         num_slots: R * M; with slow ranks, the sum of their speeds * M.
@@ -141,17 +141,29 @@ def _crossing(
     num_slots: float,
     theta: float,
 ) -> float:
-    low = high = _consumed(guarded, degrees, count, theta, NO_LIMIT_S) / num_slots
-    while low > 0 and _consumed(guarded, degrees, count, theta, low) <= num_slots * low:
+    def over(target: float) -> float:
+        """Rank-work beyond what the slots hold at that target, seconds; falls with it."""
+        return _consumed(guarded, degrees, count, theta, target) - num_slots * target
+
+    low = _consumed(guarded, degrees, count, theta, NO_LIMIT_S) / num_slots
+    over_low = over(low)
+    while low > 0 and over_low <= 0:
         low /= 1.25
-    while _consumed(guarded, degrees, count, theta, high) > num_slots * high:
+        over_low = over(low)
+    high = low + over_low / num_slots  # work falls with the target: beyond the crossing
+    over_high = over(high)
+    while over_high > 0:
         high *= 1.25
+        over_high = over(high)
     while high - low > TOLERANCE * high:
-        middle = (low + high) / 2
-        if _consumed(guarded, degrees, count, theta, middle) > num_slots * middle:
-            low = middle
-        else:
-            high = middle
+        width, share = high - low, over_low / (over_low - over_high)
+        for middle in (low + width * min(0.95, max(0.05, share)), (low + high) / 2):
+            if low < middle < high and high - low > width / 2:
+                over_middle = over(middle)
+                if over_middle > 0:
+                    low, over_low = middle, over_middle
+                else:
+                    high, over_high = middle, over_middle
     return high
 
 

@@ -21,7 +21,7 @@ from hydraplan.slots import MAX_SLOTS
 
 THETAS = (1.0, 0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
-ETAS = (0.03, 0.05, 0.1, 0.3)
+ETAS = (0.03, 0.05, 0.1)
 """Largest extra rank-work that a degree may cost over the memory floor."""
 FINE_THETAS, FINE_ETAS = (0.25, 0.125, 0.0625), (0.1, 0.3)
 """What is tried where nothing was balanced."""

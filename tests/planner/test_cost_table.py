@@ -55,8 +55,8 @@ def test_buckets_hold_like_lengths_of_one_memory_floor(count: int, seed: int, ma
         inside = length[bucket == row]
         assert length[shortest[row]] == inside.min()
         assert len(np.unique(floor[bucket == row])) == 1
-        # 32 steps an octave, and lengths are whole numbers
-        assert inside.max() - inside.min() < max(1, inside.min() / 32 + 1)
+        # 64 steps an octave, and lengths are whole numbers
+        assert inside.max() - inside.min() < max(1, inside.min() / 64 + 1)
         if count <= 2048:
             assert inside.max() == inside.min()
 
@@ -65,7 +65,7 @@ def test_a_large_batch_keeps_its_work_and_its_costliest_sequence() -> None:
     cost = cost_model(ranks=64, pp=2)
     length = np.append(long_tailed(5000, 4), 300_000)
     table = cost_table(cost, length, 8192)
-    assert len(table.count) < 500
+    assert len(table.count) < 800
     work_s = 0.0
     for level, degree in enumerate(legal_degrees(64)):
         on = of_each(table, table.floor) == level
