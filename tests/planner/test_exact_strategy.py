@@ -20,7 +20,7 @@ from hydraplan.planner.placement.draft import Draft, Request, draft
 from hydraplan.planner.placement.exact import ExactPlacement, Limits
 from hydraplan.planner.placement.exact_strategy import place_exact, place_exact_once, summed_s
 from hydraplan.planner.placement.hydra import place_hydra
-from hydraplan.planner.plan import plan
+from hydraplan.planner.plan import finish, open_request, plan, prepare
 from tests.planner.cases import long_tailed, options, profile, request_for
 
 BRIEFLY = Limits(deterministic_s=0.3)
@@ -109,6 +109,29 @@ def test_the_fullest_slot_is_never_fuller_than_hydras(
     summed = summed_s(request.cost, found.sequences, found.num_microbatches)
     assert 0 < found.search.bound_s <= summed.max() * (1 + 1e-9)
     assert found.sequences.degree.min() >= changes.get("min_degree", 1)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=50)
+@given(
+    st.integers(0, 100_000), st.integers(1, 24), st.integers(1, 8), st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 3]), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_every_random_batch_is_placed_and_passes_validate(
+    seed: int, count: int, ranks: int, pp: int, multiple: int, slow: bool, whole: bool
+) -> None:
+    asked = options(
+        strategy="exact", batch_sequences=count, ranks=ranks, pp=pp, max_tokens_per_rank=16_384,
+        microbatch_multiple=multiple, min_degree=ranks if whole else 1,
+        rank_speed=tuple(np.linspace(0.5, 1.0, ranks)) if slow else None,
+    )  # fmt: skip
+    lengths = Lengths("test", "sequences", long_tailed(count, seed, longest=16_000))
+    header, batches = prepare(lengths, profile(), asked, 1)
+    request = open_request(batches.cost, asked, batches[0])
+    made = finish(request, asked, 0, batches[0], place_exact(request, BRIEFLY))
+    assert check_plan(header, made) == []
+    assert check_figures(header, made) == []
+    assert made.sequences.on_ranks().tolist() == list(range(count))
 
 
 def test_slot_loads_are_sums_of_predicted_seconds_and_the_fixed_cost() -> None:
