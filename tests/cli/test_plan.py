@@ -125,6 +125,19 @@ def test_flag_environment_and_file_all_reach_the_request(
     assert (o.reorder, o.engine, o.rank_speed) == ("window:128", "ring", (1.0,) * 7 + (0.5,))
 
 
+def test_compare_leaves_out_what_cannot_be_planned_and_says_why(
+    profile: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["compare", BUNDLED, "--profile", profile, *SHAPE, "--reorder", "none"]
+    assert run([*asked, "--strategies", "mcore-v1,hydra,static-cp", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["strategy"] for row in found["rows"]] == ["hydra"]
+    assert sorted(found["left_out"]) == ["mcore-v1", "static-cp"]
+    assert "--reorder none cannot be kept" in found["left_out"]["static-cp"]
+    assert run([*asked, "--strategies", "static-cp"]) == 4
+    assert "no strategy plans this" in capsys.readouterr().err
+
+
 def test_compare_shows_baselines_in_every_order_and_hydra_in_its_own(
     profile: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

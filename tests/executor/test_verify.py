@@ -75,6 +75,15 @@ def test_float32_agrees_with_one_float64_process_to_2e_5(tmp_path, kv_heads):
     assert verdict.loss_error <= 2e-5
 
 
+def test_a_whole_pool_that_is_no_power_of_two_agrees_as_well(tmp_path):
+    places = [Place(37, 0, 1, 3), Place(4, 0, 1, 3), Place(1, 0, 1, 3), Place(20, 0, 2, 1),
+              Place(9, 2), Place(50, 0, 1, 3, 1), Place(6, 1, 1, 1, 1)]  # fmt: skip
+    path = write_test_plan(tmp_path / "x.plan", [places], pp=1, ranks=3, model=tiny_model(8, 2, 2))
+    verdict = check(path, "float64")
+    assert verdict.max_gradient_error <= 1e-10
+    assert verdict.loss_error <= 1e-10
+
+
 def test_two_plans_of_one_batch_give_the_same_loss_and_gradients(tmp_path):
     found = []
     for name, places in (("a", MIXED), ("b", OTHER)):

@@ -1,0 +1,53 @@
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hydraplan.model import IntArray
+from hydraplan.planner.placement.cost_table import cost_table
+from hydraplan.planner.placement.window import microbatch_window
+from hydraplan.planner.placement.window_advice import window_advice
+from tests.planner.cases import cost_model, long_tailed
+
+
+def advice(length: IntArray, ranks: int, cap: int, tp: int = 1) -> str:
+    cost = cost_model(ranks, pp=2, tp=tp)
+    table = cost_table(cost, length, cap)
+    window = microbatch_window(table, length, ranks, cap)
+    return window_advice(cost, table, length, cap, window)
+
+
+def is_open(length: IntArray, ranks: int, cap: int, tp: int = 1) -> bool:
+    return advice(length, ranks, cap, tp) == ""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_it_says_opens_the_window(seed: int) -> None:
+    length = np.append(long_tailed(200, seed, longest=9000), [60_000, 50_000])
+    ranks, cap = 16, 5000
+    text = advice(length, ranks, cap)
+    assert "asks for at least" in text
+    found = re.search(r"a cap of (\d+) tokens", text)
+    assert found
+    enough = int(found[1])
+    assert enough > cap
+    assert is_open(length, ranks, enough)
+    for tp, fewer in re.findall(r"--tp (\d+) on the same devices \(--ranks (\d+)\)", text):
+        assert int(tp) * int(fewer) == ranks
+        assert is_open(length, int(fewer), cap * int(tp), int(tp))
+
+
+def test_an_open_window_needs_no_advice() -> None:
+    assert is_open(np.full(64, 3000), 4, 8192)
+
+
+def test_chunks_divide_what_the_longest_sequence_costs() -> None:
+    length = np.append(long_tailed(100, 1, longest=4000), [60_000])
+    text = advice(length, 8, 8000)
+    found = re.search(r"cutting the longest sequence \(60000 tokens\) into (\d+) chunks", text)
+    assert found
+    cost = cost_model(8, pp=2)
+    table = cost_table(cost, length, 8000)
+    lighter = replace(table, floor_s=table.floor_s / int(found[1]))
+    assert not microbatch_window(lighter, length, 8, 8000).is_empty
