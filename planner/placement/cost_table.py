@@ -2,8 +2,9 @@
 
 Planning needs the cost of every sequence at every degree only to choose degrees. That is done
 on a histogram, with 64 buckets an octave and the mean length of each, so that solving a target
-does not depend on the number of sequences. Costs and rows of the chosen degrees are exact
-again (`sizing`). Batches of few sequences have a bucket for every length.
+does not depend on the number of sequences. The longest lengths, which decide most of the work,
+have buckets of their own, as has every length of a batch of few sequences. Costs and rows of the
+chosen degrees are exact again (`sizing`).
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible
-from hydraplan.layout import legal_degrees
+from hydraplan.layout import MAX_LENGTH_TOKENS, legal_degrees
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.placement.sizing import (
     load_of,
@@ -27,6 +28,8 @@ MAX_LEVELS = 64
 """More than any pool has."""
 EXACT_UP_TO = 2048
 """Batches of at most this many sequences get a bucket for every distinct length."""
+LONGEST_EXACT = 512
+"""So many of the longest distinct lengths get a bucket each in any batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,8 @@ def histogram(
         octave = np.frexp(length_tokens.astype(float))[1].astype(np.int64) - 1
         step = (length_tokens - (np.int64(1) << octave)) * octave_buckets >> octave
         key = (octave * octave_buckets + step) * MAX_LEVELS + floor
+        is_long = length_tokens >= np.unique(length_tokens)[-LONGEST_EXACT:][0]
+        key = np.where(is_long, length_tokens + MAX_LENGTH_TOKENS, key)
     found = np.unique(key, return_inverse=True, return_counts=True)
     _, bucket, count = found
     by_length = np.argsort(-length_tokens, kind="stable")

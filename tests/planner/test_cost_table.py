@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 from hydraplan.errors import Infeasible
 from hydraplan.layout import legal_degrees
 from hydraplan.model import IntArray
-from hydraplan.planner.placement.cost_table import CostTable, cost_table, histogram
+from hydraplan.planner.placement.cost_table import (
+    EXACT_UP_TO,
+    LONGEST_EXACT,
+    CostTable,
+    cost_table,
+    histogram,
+)
 from hydraplan.planner.placement.degrees import (
     choose_levels,
     falling_load_s,
@@ -57,7 +63,7 @@ def test_buckets_hold_like_lengths_of_one_memory_floor(count: int, seed: int, ma
         assert len(np.unique(floor[bucket == row])) == 1
         # 64 steps an octave, and lengths are whole numbers
         assert inside.max() - inside.min() < max(1, inside.min() / 64 + 1)
-        if count <= 2048:
+        if count <= EXACT_UP_TO or row >= len(held) - LONGEST_EXACT:
             assert inside.max() == inside.min()
 
 
@@ -65,7 +71,7 @@ def test_a_large_batch_keeps_its_work_and_its_costliest_sequence() -> None:
     cost = cost_model(ranks=64, pp=2)
     length = np.append(long_tailed(5000, 4), 300_000)
     table = cost_table(cost, length, 8192)
-    assert len(table.count) < 800
+    assert len(table.count) < 1200
     work_s = 0.0
     for level, degree in enumerate(legal_degrees(64)):
         on = of_each(table, table.floor) == level
