@@ -103,7 +103,8 @@ class Search:
     """What the planner wants people to know of its search; NaN or -1 where it has no say.
 
     `window_min`, `window_max`: range of microbatch counts (empty if min > max).
-    `load_target_s`, `theta`, `eta`: target per slot, quantum and rank-work guard of the plan.
+    `load_target_s`, `theta`, `eta`: target per slot, quantum and rank-work guard of the plan;
+    `slack` instead of the last two where slots were filled to a limit, that far above the target.
     `num_candidates`, `num_rejected`: plans tried, and those among them that broke the cap.
     `load_driven_s`, `load_driven_slot_imbalance`: the best load-driven candidate, balanced
     where the window is open. `fastest_load_driven_s`: the fastest, balanced or not.
@@ -126,6 +127,7 @@ class Search:
     fastest_load_driven_s: float
     memory_s: float
     window_advice: str = ""
+    slack: float = float("nan")
     exact_status: str = ""
     bound_s: float = float("nan")
 

@@ -17,7 +17,7 @@ search, theta, eta, the preference for balance and the memory-sized candidate ar
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import log
+from math import isnan, log
 
 from hydraplan.errors import Infeasible
 from hydraplan.planner.placement.degrees import guard
@@ -34,12 +34,13 @@ from hydraplan.planner.placement.draft import (
 )
 from hydraplan.planner.placement.kept_order import place_in_order
 from hydraplan.planner.placement.memory_ffd import place_memory_sized
-from hydraplan.planner.placement.place import Placement, place
+from hydraplan.planner.placement.place import Placement, place, place_filling
 from hydraplan.planner.placement.search import (
     BALANCED,
     ETAS,
     THETAS,
     Point,
+    filling_point,
     finer_points,
     first_points,
     point_at,
@@ -202,14 +203,24 @@ def _distance(count: int, other: int) -> int:
 
 def _try(request: Request, point: Point) -> _Try | None:
     """Place one point; the estimate is that of a single lane that always has the fullest slot."""
-    found = request.sized(point.target.level[request.table.bucket])
-    placement = _placed(request, found, point.num_microbatches)
+    placement = _placed_at(request, point)
     if placement is None:
         return None
     peak_s = placement.peak_s + request.table.fixed_s
     fill_s = (request.cost.pp - 1) * (peak_s.max() / 3 + peak_s.min() * 2 / 3)
     imbalance = float(peak_s.max()) / (placement.mean_s + request.table.fixed_s)
     return _Try(point, placement, float(peak_s.sum() + fill_s), imbalance)
+
+
+def _placed_at(request: Request, point: Point) -> Placement | None:
+    """Choose degrees and place, before or meanwhile; None if they do not fit."""
+    table = request.table
+    if isnan(point.slack):
+        found = request.sized(point.target.level[table.bucket])
+        return _placed(request, found, point.num_microbatches)
+    length, ranks, cap = request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
+    shape = ranks, point.num_microbatches, cap
+    return place_filling(table, length, *shape, request.slow, point.limit_s)
 
 
 def _placed(request: Request, found: Sized, num_microbatches: int) -> Placement | None:
@@ -254,15 +265,23 @@ def _draft(request: Request, run: _Run) -> Draft:
         timing = min(timing, timed(request, run.built, others), key=lambda t: t.iteration_s)
     placed = settled(request, run.built, timing, "load-driven")
     point = run.point
-    target_s = point.target.load_target_s + request.table.fixed_s
-    search = replace(placed.search, load_target_s=target_s, theta=point.theta, eta=point.eta)
+    search = replace(
+        placed.search,
+        load_target_s=point.target.load_target_s + request.table.fixed_s,
+        theta=point.theta,
+        eta=point.eta,
+        slack=point.slack,
+    )
     return replace(placed, search=search)
 
 
 def place_once(request: Request, found: Draft) -> None:
-    """One solve of the target and one placement at the point that was found, nothing scored."""
-    search, load_driven = found.search, found.winner == "load-driven"
-    eta, theta = (search.eta, search.theta) if load_driven else (ETAS[0], THETAS[0])
-    point = point_at(request, guard(request.table, eta), found.num_microbatches, theta, eta)
-    level = point.target.level[request.table.bucket]
-    _placed(request, request.sized(level), point.num_microbatches)
+    """One choice of degrees and one placement at the point that was found, nothing scored."""
+    search, count = found.search, found.num_microbatches
+    if not isnan(search.slack):
+        point = filling_point(request, count, search.slack)
+    else:
+        load_driven = found.winner == "load-driven"
+        eta, theta = (search.eta, search.theta) if load_driven else (ETAS[0], THETAS[0])
+        point = point_at(request, guard(request.table, eta), count, theta, eta)
+    _placed_at(request, point)

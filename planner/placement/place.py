@@ -10,10 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.placement.cost_table import CostTable
 from hydraplan.planner.placement.degrees import falling_load_s
-from hydraplan.planner.placement.forest import Forest, filled_forest
+from hydraplan.planner.placement.fill import fill
+from hydraplan.planner.placement.forest import Forest, filled_forest, new_forest
 from hydraplan.planner.placement.lazy_heaps import place_lazy_heaps
 from hydraplan.planner.placement.lazy_split import place_lazy_split
 from hydraplan.planner.placement.min_max_forest import place_forest
@@ -71,15 +74,55 @@ def place(
     placed = next(filter(None, (way(*asked, slow) for way in ways)), None)
     if placed is None:
         return None
+    return _finished(placed, table, length_tokens, cap_tokens, level, load_s, rows, slow)
+
+
+def place_filling(
+    table: CostTable,
+    length_tokens: IntArray,
+    num_ranks: int,
+    num_microbatches: int,
+    cap_tokens: int,
+    slow: FloatArray | None,
+    limit_s: float,
+) -> Placement | None:
+    """Place sequences and choose their degrees meanwhile (`fill`); other arguments as `place`."""
+    falling_s = falling_load_s(table)
+    options = Options(table.bucket, falling_s, length_tokens, table.degrees, cap_tokens)
+    floor = table.floor[table.bucket]
+    work_s = (table.load_s * table.degrees)[table.bucket, floor]
+    forest = new_forest(num_ranks, num_microbatches, slow)
+    level, microbatch, node, rows = (np.zeros_like(floor) for _ in range(4))
+    load_s = np.zeros(len(floor))
+    order = np.argsort(-work_s, kind="stable")
+    places = level, microbatch, node, load_s, rows
+    complete, _ = fill(forest, options, order, floor, limit_s, *places)
+    if not complete:
+        return None
+    placed = forest, microbatch, node
+    return _finished(placed, table, length_tokens, cap_tokens, level, load_s, rows, slow)
+
+
+def _finished(
+    placed: Filled,
+    table: CostTable,
+    length_tokens: IntArray,
+    cap_tokens: int,
+    level: IntArray,
+    load_s: FloatArray,
+    rows: IntArray,
+    slow: FloatArray | None,
+) -> Placement:
+    """Repaired and swapped."""
     forest, microbatch, node = placed
-    speed = num_ranks if slow is None else float((1 / slow).sum())
+    num_microbatches, width = len(forest.added), forest.added.shape[1] // 2
+    speed = forest.num_ranks if slow is None else float((1 / slow).sum())
     mean_s = float(load_s @ table.degrees[level]) / (speed * num_microbatches)
     options = Options(table.bucket, falling_load_s(table), length_tokens, table.degrees, cap_tokens)
     stop_s = GOOD_ENOUGH * mean_s + (GOOD_ENOUGH - 1) * table.fixed_s
     repair(forest, options, microbatch, node, level, load_s, rows, stop_s, len(level))
     if slow is None:
-        node = swapped(forest.added, num_ranks, microbatch, node)
-    width = forest.added.shape[1] // 2
+        node = swapped(forest.added, forest.num_ranks, microbatch, node)
     return Placement(
         level=level,
         microbatch=microbatch,

@@ -197,12 +197,16 @@ def _put(
 
 
 @compiled
+def rows_bound(options: Options, i: int, level: int) -> int:
+    """No fewer rows than the fullest member of sequence i holds at a level."""
+    mean = -(-options.length_tokens[i] // options.degrees[level])
+    return mean if level == 0 else mean + 2  # type: ignore[no-any-return]
+
+
+@compiled
 def _rows_at(options: Options, i: int, target: int, level: int, rows: IntArray) -> int:
     """Rows of the fullest member at a level; at another than its own, no fewer than that."""
-    if target == level:
-        return rows[i]  # type: ignore[no-any-return]
-    mean = -(-options.length_tokens[i] // options.degrees[target])
-    return mean if target == 0 else mean + 2  # type: ignore[no-any-return]
+    return rows[i] if target == level else rows_bound(options, i, target)
 
 
 @compiled

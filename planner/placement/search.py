@@ -1,10 +1,14 @@
-"""The points HyDra tries: numbers of microbatches, quanta theta and guards eta, best first.
+"""The points HyDra tries, best first: numbers of microbatches with two ways to choose degrees.
 
-A point costs one solve of the load target, which says what it promises: fill, mean load, and a
-price for theta, since a slot may end up to theta * L above the mean, less what repair takes back.
+* Before placing: quantum theta and guard eta. A point costs one solve of the load target, which
+  says what it promises: fill, mean load, and a price for theta, since a slot may end up to
+  theta * L above the mean, less what repair takes back.
+* While placing: slots are filled to a limit, the load target without quantum and some slack
+  (`fill`). It promises fill and the limit.
 """
 
 from dataclasses import dataclass
+from math import nan
 
 import numpy as np
 
@@ -23,10 +27,13 @@ THETAS = (1.0, 0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
 ETAS = (0.03, 0.05, 0.1)
 """Largest extra rank-work that a degree may cost over the memory floor."""
+SLACKS = (0.04, 0.07, 0.1)
+"""How far above the load target slots may be filled, as a share of it."""
+FINE_SLACKS = (0.02, 0.055)
 FINE_THETAS, FINE_ETAS = (0.25, 0.125, 0.0625), (0.1, 0.3)
 """What is tried where nothing was balanced."""
-THETA_PRICE = 1 / 8
-"""What a quantum of 1 costs over the fill and the mean load, as a share. Fitted by eye."""
+EVEN, THETA_PRICE = 1.03, 1 / 8
+"""The fullest slot over the mean: at fine quanta, and what a quantum of 1 adds. Fitted by eye."""
 BALANCED = 1.05
 """Slot imbalance up to which a placement counts as balanced. Our choice, a project target."""
 
@@ -35,7 +42,9 @@ BALANCED = 1.05
 class Point:
     """One point of the search, and the time it promises before it is placed.
 
-    `can_balance`: no pigeonhole argument forbids a slot imbalance of `BALANCED`.
+    `can_balance`: no pigeonhole argument forbids a slot imbalance of `BALANCED`. `limit_s` is
+    the limit where slots are filled, `slack` what it has over the target; NaN otherwise. The
+    target then is that of theta 1 and eta 0: it says what filling starts from, not the degrees.
     """
 
     promise_s: float
@@ -44,11 +53,15 @@ class Point:
     eta: float
     target: LoadTarget
     can_balance: bool
+    slack: float = nan
+    limit_s: float = nan
 
 
 def first_points(request: Request) -> list[Point]:
     """Points at the counts that promise the least time."""
-    return _points(request, first_counts(request), THETAS, ETAS)
+    counts = first_counts(request)
+    filling = _filling_points(request, counts, SLACKS)
+    return sorted([*filling, *_points(request, counts, THETAS, ETAS)], key=_order)
 
 
 def finer_points(request: Request) -> list[Point]:
@@ -58,7 +71,9 @@ def finer_points(request: Request) -> list[Point]:
     counts = first_counts(request)
     if request.microbatches is None:
         counts = _allowed(request, counts + counts_over(request.window))
-    return [p for p in _points(request, counts, FINE_THETAS, FINE_ETAS) if p.can_balance]
+    filling = _filling_points(request, counts, FINE_SLACKS)
+    points = [*filling, *_points(request, counts, FINE_THETAS, FINE_ETAS)]
+    return sorted((p for p in points if p.can_balance), key=_order)
 
 
 def first_counts(request: Request) -> list[int]:
@@ -78,7 +93,7 @@ def _allowed(request: Request, counts: list[int]) -> list[int]:
 def _points(
     request: Request, counts: list[int], thetas: tuple[float, ...], etas: tuple[float, ...]
 ) -> list[Point]:
-    """All points at these counts, most promising first; equal degrees at equal M only once."""
+    """All points at these counts; equal degrees at equal M only once."""
     points: list[Point] = []
     seen: set[bytes] = set()
     for eta in etas:
@@ -90,7 +105,27 @@ def _points(
                 if key not in seen:
                     seen.add(key)
                     points.append(point)
-    return sorted(points, key=lambda p: (p.promise_s, p.num_microbatches, p.theta, p.eta))
+    return points
+
+
+def _order(point: Point) -> tuple[float, int]:
+    return point.promise_s, point.num_microbatches
+
+
+def _filling_points(request: Request, counts: list[int], slacks: tuple[float, ...]) -> list[Point]:
+    """Points that fill slots to a limit; they sort the whole batch by themselves."""
+    if request.reorder != "batch":
+        return []
+    return [filling_point(request, count, slack) for count in counts for slack in slacks]
+
+
+def filling_point(request: Request, count: int, slack: float) -> Point:
+    """The limit, and what it promises."""
+    whole = point_at(request, guard(request.table, 0.0), count, 1.0, 0.0)
+    limit_s = (1 + slack) * max(whole.target.load_target_s, request.table.floor_s)
+    promise_s = (count + request.cost.pp - 1) * (limit_s + request.table.fixed_s)
+    can_balance = request.table.floor_s <= BALANCED * whole.target.load_target_s
+    return Point(promise_s, count, nan, nan, whole.target, can_balance, slack, limit_s)
 
 
 def point_at(request: Request, guarded: Guard, count: int, theta: float, eta: float) -> Point:
@@ -98,7 +133,7 @@ def point_at(request: Request, guarded: Guard, count: int, theta: float, eta: fl
     cost, table = request.cost, request.table
     target = solve(table, guarded, cost.pool_speed * count, theta)
     slot_s = target.rank_work_s / (cost.pool_speed * count) + table.fixed_s
-    promise_s = (count + cost.pp - 1) * slot_s * (1 + THETA_PRICE * theta**2)
+    promise_s = (count + cost.pp - 1) * slot_s * (EVEN + THETA_PRICE * theta**2)
     load_s = table.load_s[np.arange(len(target.level)), target.level]
     pieces = table.count * table.degrees[target.level]
     least = least_imbalance(load_s, pieces, table.fixed_s, cost.ranks * count)
