@@ -49,7 +49,7 @@ from hydraplan.planner.placement.sizing import Sized
 
 BUDGET = 240_000
 """Sequences plus slots that the placements of one round may add up to."""
-LEAST, MOST = 4, 32
+LEAST, MOST = 4, 48
 """Placements of one round, whatever the budget says."""
 SHARED = 1.004
 """How much the slot imbalance may rise when a placement is run, seen on the benchmark's cells."""

@@ -27,9 +27,9 @@ THETAS = (1.0, 0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
 ETAS = (0.03, 0.05, 0.1)
 """Largest extra rank-work that a degree may cost over the memory floor."""
-SLACKS = (0.04, 0.07, 0.1)
+SLACKS = (0.02, 0.04, 0.07, 0.1)
 """How far above the load target slots may be filled, as a share of it."""
-FINE_SLACKS = (0.02, 0.055)
+FINE_SLACKS = (0.01, 0.03, 0.055)
 FINE_THETAS, FINE_ETAS = (0.25, 0.125, 0.0625), (0.1, 0.3)
 """What is tried where nothing was balanced."""
 EVEN, THETA_PRICE = 1.03, 1 / 8
