@@ -15,6 +15,7 @@ from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.batches import Batches, cut_batches, open_batches
 from hydraplan.planner.figures import batch_figures, predicted
 from hydraplan.planner.forked import in_order
+from hydraplan.planner.pipeline.fast_run import profile_of
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.placement.cost_table import cost_table
@@ -165,6 +166,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
         first_row=int(rows.sequence_id[0]),
         orders=ORDERS if order == "auto" else (order,),
         schedule=SCHEDULES[options.pipeline],
+        profile=profile_of(cost, open_rows.length_tokens),
     )
 
 

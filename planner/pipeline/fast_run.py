@@ -96,6 +96,36 @@ def iteration_s(
     return float((lane_end.max(axis=1) + grad_sync_s(cost)).max())
 
 
+def profile_of(cost: CostModel, length_tokens: IntArray) -> FloatArray:
+    """Shares of F, B and W of every stage and chunk, (3, stages, chunks), over the whole batch.
+
+    Split as if every sequence was alone on one rank; the costliest stage adds up to 1.
+    """
+    one = np.ones_like(length_tokens)
+    attention_s = cost.attention_s(length_tokens, one, one).sum(axis=1)
+    ops_s = cost.row_s * float(length_tokens.sum())
+    ops_s[:2] += np.array(cost.layers, float) * attention_s[:, None, None]
+    shares: FloatArray = ops_s / ops_s.sum(axis=(0, 2)).max()
+    return shares
+
+
+def one_lane_s(profile: FloatArray, load_s: FloatArray, schedule: Schedule) -> float:
+    """Seconds of a run in which every lane always has these loads, (microbatches,), in order.
+
+    Args:
+        profile: How a load is spread over ops and stages, from `profile_of`.
+    """
+    counts, kind, microbatch, chunk = op_arrays(schedule)
+    lane_end = np.zeros((len(schedule), 1))
+    padded = np.ascontiguousarray(load_s[:, None])
+    zero, none = np.zeros((2, *padded.shape)), np.zeros_like(profile)
+    _run(
+        counts, kind, microbatch, chunk, none, profile, none[0], zero, padded, padded > 0,
+        np.zeros(padded.shape, np.int64), zero[0], np.ones(1), lane_end,
+    )  # fmt: skip
+    return float(lane_end.max())
+
+
 @compiled
 def _fill(
     length_tokens: IntArray,

@@ -27,7 +27,7 @@ class Request:
     lowest degree. `orders` are the microbatch orders to choose from. `reorder` says how far
     rows may leave the order of the input (`planheader.PlanOptions`), `first_row` is the
     sequence_id of the first row of the batch, placed or not. `schedule(stages, microbatches)`
-    gives the op order.
+    gives the op order. `profile` is how a load is spread over ops (`fast_run.profile_of`).
     """
 
     cost: CostModel
@@ -42,6 +42,7 @@ class Request:
     first_row: int
     orders: tuple[str, ...]
     schedule: Callable[[int, int], Schedule]
+    profile: FloatArray
 
     def sized(self, level: IntArray) -> Sized:
         """Exact costs of every sequence at its level, or at the next one that holds it.

@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from math import isnan, log
 
 from hydraplan.errors import Infeasible
+from hydraplan.planner.pipeline.fast_run import one_lane_s
+from hydraplan.planner.pipeline.order import microbatch_order
 from hydraplan.planner.placement.degrees import guard
 from hydraplan.planner.placement.draft import (
     Built,
@@ -55,8 +57,10 @@ SHARED = 1.004
 """How much the slot imbalance may rise when a placement is run, seen on the benchmark's cells."""
 BALANCE_WORTH = 0.025
 """What a balanced plan may cost over the fastest, as a share of its time. Our choice."""
-FINALISTS = 2
-"""Placements that are sized exactly and run."""
+FINALISTS = 2, 8
+"""Placements that are sized exactly and run: of large batches, and at the most."""
+LONG = "long-first"
+"""The order in which candidates are compared where the order is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +211,11 @@ def _try(request: Request, point: Point) -> _Try | None:
     if placement is None:
         return None
     peak_s = placement.peak_s + request.table.fixed_s
-    fill_s = (request.cost.pp - 1) * (peak_s.max() / 3 + peak_s.min() * 2 / 3)
+    order = microbatch_order(request.orders[0] if len(request.orders) == 1 else LONG, peak_s[None])
+    schedule = request.schedule(request.cost.pp, len(peak_s))
+    estimate_s = one_lane_s(request.profile, peak_s[order], schedule)
     imbalance = float(peak_s.max()) / (placement.mean_s + request.table.fixed_s)
-    return _Try(point, placement, float(peak_s.sum() + fill_s), imbalance)
+    return _Try(point, placement, estimate_s, imbalance)
 
 
 def _placed_at(request: Request, point: Point) -> Placement | None:
@@ -243,7 +249,9 @@ def _finalists(request: Request, tries: list[_Try | None]) -> list[_Try]:
     placed = [t for t in tries if t is not None]
     by_rank = sorted(placed, key=lambda t: _expected(t, request))
     fastest = sorted(placed, key=lambda t: t.estimate_s)[:1]
-    chosen = by_rank[:FINALISTS]
+    slots = request.cost.ranks * max((t.point.num_microbatches for t in placed), default=0)
+    count = min(FINALISTS[1], max(FINALISTS[0], BUDGET // (8 * (len(request.sequences) + slots))))
+    chosen = by_rank[:count]
     return chosen + [t for t in fastest if t not in chosen]
 
 
@@ -253,7 +261,7 @@ def _run(request: Request, found: _Try) -> _Run:
     exact = request.sized(placement.level)
     places = placement.microbatch, placement.first_rank, len(placement.peak_s)
     built = build(request, exact, *places)
-    timing = timed(request, built, request.orders if len(request.orders) == 1 else ("long-first",))
+    timing = timed(request, built, request.orders if len(request.orders) == 1 else (LONG,))
     return _Run(found.point, built, timing, perturbed_s(request, built, timing))
 
 
