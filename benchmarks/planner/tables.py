@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hydraplan
+
 Cell = dict[str, Any]
 README = Path(__file__).with_name("README.md")
 
@@ -69,7 +71,7 @@ def reported(
         path.write_text(json.dumps(_plain(about | result), indent=1) + "\n")
     if readme:
         name = Path(sys.argv[0]).stem
-        made = f"Made at commit {about['commit']} by `{about['command']}`.\n\n{text}"
+        made = f"Made at commit {about['commit']}.\n\n{text}"
         README.write_text(spliced(README.read_text(), name, made))
 
 
@@ -95,8 +97,8 @@ def _plain(value: Any) -> Any:
 
 
 def _commit() -> str:
-    """Short commit of the tree, with a plus where tracked files differ from it."""
-    here = Path(__file__).parent
+    """Short commit of the planner that ran, with a plus where tracked files differ from it."""
+    here = Path(hydraplan.__file__).resolve().parent
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True)
