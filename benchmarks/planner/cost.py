@@ -3,9 +3,9 @@
     python benchmarks/planner/cost.py [--peers FOLDER] [--json FILE] [--readme] [--quick]
 
 Warm CPU seconds of this process, the least of a few repeats; beside them the time that sorting a
-million floats takes (`stopwatch`). "One plan" is one solve of the load target and one placement
-with repair and sibling swap, for every quantum theta; its slowest theta counts. "Search" is the
-whole way from lengths to a scored plan. The targets beside them are the project's own.
+million floats takes (`stopwatch`). "One plan" is one choice of degrees and one placement with
+repair and sibling swap: for every quantum theta, and filled to a limit; the slowest counts.
+"Search" is the whole way from lengths to a scored plan. The targets beside them are our own.
 
 `--peers`: where `pip install --no-deps --target FOLDER megatron-core==0.16.1` put it; without
 the option it is looked for in the environment, with `--peers none` it is left out.
@@ -29,7 +29,7 @@ from tables import Cell, Table, progress, reported
 from hydraplan.model import IntArray
 from hydraplan.planner.placement import hydra
 from hydraplan.planner.placement.draft import Draft, Request, one_candidate
-from hydraplan.planner.placement.search import ETAS, THETAS
+from hydraplan.planner.placement.search import ETAS, SLACKS, THETAS
 
 CAP = 8_192
 MIX = MIXES["256K"]
@@ -82,34 +82,41 @@ def main() -> None:
     reported(args.json, result | {"genuine": peers}, tables, args.readme)
 
 
-def at_point(request: Request, count: int, theta: float, eta: float) -> Draft:
-    """What `place_once` repeats: a point of the search, with nothing found yet."""
-    search = replace(one_candidate(request.window), theta=theta, eta=eta)
-    return Draft(request.sequences, count, "as-built", nan, nan, "load-driven", search)
+def points(request: Request, count: int) -> dict[str, Draft]:
+    """What `place_once` repeats, by name: points of the search, with nothing found yet.
+
+    Every quantum under the first guard, and filling to a limit with the first slack.
+    """
+    plain = one_candidate(request.window)
+    searches = {f"theta {t:g}": replace(plain, theta=t, eta=ETAS[0]) for t in THETAS}
+    searches["filling"] = replace(plain, slack=SLACKS[0])
+    return {
+        name: Draft(request.sequences, count, "as-built", nan, nan, "load-driven", search)
+        for name, search in searches.items()
+    }
 
 
 def placed_ms(asked: Asked, request: Request, count: int, repeats: int) -> dict[str, float]:
-    """CPU milliseconds of one solve and placement at each theta, under the first guard."""
-    result = {}
-    for theta in THETAS:
-        point = at_point(request, count, theta, ETAS[0])
-        once_s = least_cpu_s(partial(asked.once, request, point), repeats)[1]
-        result[f"theta {theta:g}"] = 1e3 * once_s
-    return result
+    """CPU milliseconds of one choice of degrees and placement at each point."""
+    return {
+        name: 1e3 * least_cpu_s(partial(asked.once, request, point), repeats)[1]
+        for name, point in points(request, count).items()
+    }
 
 
 def stopped(asked: Asked, request: Request, count: int) -> str:
-    """Thetas at which the cap stops the placement, so that its time is that of a failure."""
-    real, found = hydra._placed, []
+    """Points that the cap stops, so that their time is that of a failure."""
+    real, found = hydra._placed_at, []
 
     def spy(*given: Any) -> Any:
         found.append(real(*given))
         return found[-1]
 
-    with patch.object(hydra, "_placed", spy):
-        for theta in THETAS:
-            asked.once(request, at_point(request, count, theta, ETAS[0]))
-    return ", ".join(f"{t:g}" for t, one in zip(THETAS, found, strict=True) if one is None)
+    kinds = points(request, count)
+    with patch.object(hydra, "_placed_at", spy):
+        for point in kinds.values():
+            asked.once(request, point)
+    return ", ".join(name for name, one in zip(kinds, found, strict=True) if one is None)
 
 
 def one_plan(count: int, ranks: int, microbatches: int, target_s: float) -> Cell:
