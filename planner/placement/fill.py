@@ -23,6 +23,41 @@ MAX_QUERIES = 64
 
 
 @compiled
+def _first_with_room(
+    forest: Forest,
+    level: int,
+    cost_s: float,
+    needs: int,
+    cap_tokens: int,
+    at_most_s: float,
+    keys: FloatArray,
+    items: IntArray,
+    start: int,
+    waiting: IntArray,
+    asked: int,
+    most_queries: int,
+) -> tuple[tuple[float, int, int], int]:
+    """When the least loaded block with room would be done, its microbatch and node; -1 if none.
+
+    Blocks without room on the way are barred and wait. Stops where nothing is done by `at_most_s`.
+    """
+    lanes = forest.added.shape[1]
+    while asked < most_queries:
+        asked += 1
+        m, node, load = least_loaded(forest, level)
+        done_s = load + cost_s * forest.slow[node]
+        if done_s > at_most_s or load == np.inf:
+            break
+        held = block_max(forest.rows_added, forest.rows_highest, m, node)
+        if held + needs <= cap_tokens:
+            return (done_s, m, node), asked
+        bar(forest, m, node, level, True)
+        push(keys, items, start, waiting[level], held - cap_tokens, m * lanes + node)
+        waiting[level] += 1
+    return (np.inf, -1, -1), asked
+
+
+@compiled
 def fill(
     forest: Forest,
     options: Options,
@@ -52,12 +87,13 @@ def fill(
     waiting = np.zeros(levels, np.int64)
     keys = np.empty(start[levels])
     items = np.empty(start[levels], np.int64)
-    queries, most_queries = 0, len(order) * MAX_QUERIES
+    asked, most_queries, fastest = 0, len(order) * MAX_QUERIES, forest.slow[0]
     for i in order:
-        best_s, to_m, to_node, to_level = np.inf, -1, -1, -1
-        for k in range(floor[i], levels):
-            cost_s = options.load_s[options.bucket[i], k]
-            if cost_s >= best_s or cost_s == np.inf:
+        costs_s = options.load_s[options.bucket[i]]
+        found = (np.inf, -1, -1)
+        to_level, likely, likely_s = -1, -1, np.inf
+        for k in range(floor[i], levels):  # the lowest level that stays under the limit
+            if costs_s[k] == np.inf:
                 continue
             needs = min(rows_bound(options, i, k), options.cap_tokens)
             while waiting[k] > 0 and -keys[start[k]] >= needs:
@@ -65,24 +101,34 @@ def fill(
                 bar(forest, item // lanes, item % lanes, k, False)
                 drop_top(keys, items, start[k], waiting[k])
                 waiting[k] -= 1
-            while queries < most_queries:
-                queries += 1
-                m, at, load = least_loaded(forest, k)
-                done_s = load + cost_s * forest.slow[at]
-                if done_s >= best_s:
+            hoped_s = forest.leads[k, 1] + costs_s[k] * fastest
+            if hoped_s <= limit_s:
+                here, asked = _first_with_room(
+                    forest, k, costs_s[k], needs, options.cap_tokens, limit_s, keys, items,
+                    start[k], waiting, asked, most_queries,
+                )  # fmt: skip
+                if here[1] >= 0 and here[0] <= limit_s:
+                    found, to_level = here, k
                     break
-                held = block_max(forest.rows_added, forest.rows_highest, m, at)
-                free = options.cap_tokens - held
-                if free >= needs:
-                    best_s, to_m, to_node, to_level = done_s, m, at, k
-                    break
-                bar(forest, m, at, k, True)
-                push(keys, items, start[k], waiting[k], -free, m * lanes + at)
-                waiting[k] += 1
-            if best_s <= limit_s:
-                break
+                hoped_s = forest.leads[k, 1] + costs_s[k] * fastest
+            if hoped_s < likely_s:
+                likely, likely_s = k, hoped_s
+        if to_level < 0:  # none does: the level that exceeds it least, the likely one first
+            for step in range(-1, levels - floor[i]):
+                k = likely if step < 0 else floor[i] + step
+                hoped_s = forest.leads[k, 1] + costs_s[k] * fastest if k >= 0 else np.inf
+                if hoped_s < found[0] or (hoped_s == found[0] and k < to_level):
+                    needs = min(rows_bound(options, i, k), options.cap_tokens)
+                    here, asked = _first_with_room(
+                        forest, k, costs_s[k], needs, options.cap_tokens, found[0], keys, items,
+                        start[k], waiting, asked, most_queries,
+                    )  # fmt: skip
+                    closer = here[0] < found[0] or (here[0] == found[0] and k < to_level)
+                    if here[1] >= 0 and closer:
+                        found, to_level = here, k
+        _, to_m, to_node = found
         if to_m < 0:
-            return False, queries
+            return False, asked
         level[i], microbatch[i], node[i] = to_level, to_m, to_node
         load_s[i] = options.load_s[options.bucket[i], to_level]
         rows[i] = min(rows_bound(options, i, to_level), options.cap_tokens)
@@ -90,4 +136,4 @@ def fill(
     for k in range(levels):
         for at in range(start[k], start[k] + waiting[k]):
             bar(forest, items[at] // lanes, items[at] % lanes, k, False)
-    return True, queries
+    return True, asked
