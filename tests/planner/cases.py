@@ -59,6 +59,16 @@ def long_tailed(count: int, seed: int, longest: int = 60_000) -> IntArray:
     return np.clip(length, 1, longest)
 
 
+def mix(name: str, count: int, seed: int) -> IntArray:
+    """The length mixes of our evaluation: log-normal around 2K, a tenth around 32K."""
+    rng = np.random.default_rng(seed)
+    length = np.exp(rng.normal(np.log(2000), 1.4, count))
+    if name != "32K":
+        long = rng.random(count) < 0.1
+        length[long] = np.exp(rng.normal(np.log(32_768), 1.2, int(long.sum())))
+    return np.clip(length, 128, 1024 * int(name[:-1])).astype(np.int64)
+
+
 def request_for(values: IntArray, **changes: object) -> Request:
     """What a strategy is asked for one batch of these lengths."""
     asked = options(batch_sequences=len(values), **changes)

@@ -21,7 +21,7 @@ from hydraplan.planner.placement.load_target import (
     without_overhead,
 )
 from hydraplan.planner.placement.sizing import memory_floor, sized
-from tests.planner.cases import cost_model, long_tailed
+from tests.planner.cases import cost_model, long_tailed, mix
 
 WORK = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=40)
 
@@ -151,16 +151,6 @@ def test_the_quadratic_is_close_to_continuous_degrees_while_overhead_is_small(
         middle = (low + high) / 2
         low, high = (middle, high) if consumed(middle) > slots * middle else (low, middle)
     assert quadratic(w, e, n, slots, theta) == pytest.approx(high, rel=0.0112)
-
-
-def mix(name: str, count: int, seed: int) -> IntArray:
-    """The length mixes of our evaluation: log-normal around 2K, a tenth around 32K."""
-    rng = np.random.default_rng(seed)
-    length = np.exp(rng.normal(np.log(2000), 1.4, count))
-    if name != "32K":
-        long = rng.random(count) < 0.1
-        length[long] = np.exp(rng.normal(np.log(32_768), 1.2, int(long.sum())))
-    return np.clip(length, 128, 1024 * int(name[:-1])).astype(np.int64)
 
 
 def exact_crossing(

@@ -83,15 +83,6 @@ def test_a_placement_is_found_whenever_every_rank_could_hold_everything(place, w
     assert held.sum() == work.load @ legal_degrees(work.ranks)[work.level]
 
 
-@given(works(pools=(32,)))  # a whole block, so that every degree can go anywhere
-def test_lazy_split_stays_within_one_share_of_the_mean(work: Work) -> None:
-    found = place_lazy_split(*work, UNBOUNDED)
-    assert found is not None
-    held = in_slots(work.load, work, *found)
-    assert held.sum() == (work.load * (1 << work.level)).sum()
-    assert held.max() <= held.mean() + work.load.max()
-
-
 @given(works(), st.integers(64, 200))
 def test_first_fit_takes_the_first_block_with_room(work: Work, cap: int) -> None:
     degree = legal_degrees(work.ranks)[work.level]

@@ -2,8 +2,9 @@
 
 Two proofs. The counters of the compiled loops (heap entries touched, forest queries, sequences
 looked at) do not grow with the pool while the sequences stay the same, and where the cap binds they
-stay within a fixed number a sequence. And the plain Python of the same loops runs about as many lines on 65,536 ranks as on 512,
-times the ratio of the logarithms: a loop over the pool anywhere would add a line a rank.
+stay within a fixed number a sequence. And the plain Python of the same loops runs about as many
+lines on 65,536 ranks as on 512, times the ratio of the logarithms: a loop over the pool anywhere
+would add a line a rank.
 
 Not counted is what happens once a placement: arrays of the size of all slots are set up (for a
 pool that is no power of two, or a placement that no forest made, `forest._build` fills them in a
