@@ -27,7 +27,6 @@ from hydraplan.planner.compiled import compiled
 from hydraplan.planner.placement.cost_table import CostTable
 from hydraplan.planner.placement.degrees import (
     Guard,
-    choose_level,
     choose_levels,
     guard,
 )
@@ -176,8 +175,16 @@ def _consumed(
     target_s: float,
 ) -> float:
     """Rank-work in seconds of the degrees that a target asks for."""
+    load_s, within, floor = guarded.load_s, guarded.within, guarded.floor
     total = 0.0
-    for row in range(len(count)):
-        level = choose_level(guarded, row, theta, target_s)
-        total += guarded.load_s[row, level] * degrees[level] * count[row]
+    for row in range(len(count)):  # as `degrees.choose_level`, written out: a call costs more
+        best = floor[row]
+        for level in range(best + 1, len(degrees)):
+            if load_s[row, best] <= theta * target_s:
+                break
+            if load_s[row, level] < load_s[row, best] and (
+                within[row, level] or load_s[row, best] > target_s
+            ):
+                best = level
+        total += load_s[row, best] * degrees[best] * count[row]
     return total

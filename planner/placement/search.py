@@ -7,7 +7,7 @@
   (`fill`). It promises fill and the limit.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
 import numpy as np
@@ -16,14 +16,11 @@ from hydraplan.planner.placement.degrees import Guard, guard
 from hydraplan.planner.placement.draft import Request
 from hydraplan.planner.placement.load_target import LoadTarget, solve
 from hydraplan.planner.placement.window import (
-    best_count,
     counts_over,
-    counts_to_try,
     least_imbalance,
 )
-from hydraplan.slots import MAX_SLOTS
 
-THETAS = (1.0, 0.5, 0.25, 0.125)
+THETAS = (0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
 ETAS = (0.03, 0.05, 0.1)
 """Largest extra rank-work that a degree may cost over the memory floor."""
@@ -76,56 +73,31 @@ def finer_points(request: Request) -> list[Point]:
     return sorted((p for p in points if p.can_balance), key=_order)
 
 
-def first_counts(request: Request) -> list[int]:
-    """Numbers of microbatches of the first round."""
-    if request.microbatches is not None:
-        return [request.microbatches] if request.microbatches >= request.window.memory else []
-    best = best_count(request.table, request.window, request.cost.pool_speed, request.cost.pp)
-    return _allowed(request, counts_to_try(best, request.window, len(request.sequences)))
-
-
-def _allowed(request: Request, counts: list[int]) -> list[int]:
-    """The counts as multiples of what is wanted, without those too large to plan."""
-    most = MAX_SLOTS // (request.cost.pp * request.cost.ranks)
-    return sorted({m for m in map(request.whole_multiple, counts) if m <= most})
-
-
-def _points(
-    request: Request, counts: list[int], thetas: tuple[float, ...], etas: tuple[float, ...]
-) -> list[Point]:
-    """All points at these counts; equal degrees at equal M only once."""
-    points: list[Point] = []
-    seen: set[bytes] = set()
-    for eta in etas:
-        guarded = guard(request.table, eta)
-        for count in counts:
-            for theta in thetas:
-                point = point_at(request, guarded, count, theta, eta)
-                key = count.to_bytes(8, "little") + point.target.level.tobytes()
-                if key not in seen:
-                    seen.add(key)
-                    points.append(point)
-    return points
-
-
-def _order(point: Point) -> tuple[float, int]:
-    return point.promise_s, point.num_microbatches
-
-
 def _filling_points(request: Request, counts: list[int], slacks: tuple[float, ...]) -> list[Point]:
     """Points that fill slots to a limit; they sort the whole batch by themselves."""
     if request.reorder != "batch":
         return []
-    return [filling_point(request, count, slack) for count in counts for slack in slacks]
+    whole = guard(request.table, 0.0)
+    starts = [point_at(request, whole, count, 1.0, 0.0) for count in counts]
+    return [_filling(request, start, slack) for start in starts for slack in slacks]
 
 
 def filling_point(request: Request, count: int, slack: float) -> Point:
-    """The limit, and what it promises."""
-    whole = point_at(request, guard(request.table, 0.0), count, 1.0, 0.0)
-    limit_s = (1 + slack) * max(whole.target.load_target_s, request.table.floor_s)
-    promise_s = (count + request.cost.pp - 1) * (limit_s + request.table.fixed_s)
-    can_balance = request.table.floor_s <= BALANCED * whole.target.load_target_s
-    return Point(promise_s, count, nan, nan, whole.target, can_balance, slack, limit_s)
+    """One such point."""
+    whole = guard(request.table, 0.0)
+    return _filling(request, point_at(request, whole, count, 1.0, 0.0), slack)
+
+
+def _filling(request: Request, start: Point, slack: float) -> Point:
+    """The limit, and what it promises; `start` is the target without quantum."""
+    table, target_s = request.table, start.target.load_target_s
+    limit_s = (1 + slack) * max(target_s, table.floor_s)
+    promise_s = (start.num_microbatches + request.cost.pp - 1) * (limit_s + table.fixed_s)
+    can_balance = table.floor_s <= BALANCED * target_s
+    return replace(
+        start, promise_s=promise_s, theta=nan, eta=nan, can_balance=can_balance, slack=slack,
+        limit_s=limit_s,
+    )  # fmt: skip
 
 
 def point_at(request: Request, guarded: Guard, count: int, theta: float, eta: float) -> Point:
