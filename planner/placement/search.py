@@ -73,6 +73,42 @@ def finer_points(request: Request) -> list[Point]:
     return sorted((p for p in points if p.can_balance), key=_order)
 
 
+def first_counts(request: Request) -> list[int]:
+    """Numbers of microbatches of the first round."""
+    if request.microbatches is not None:
+        return [request.microbatches] if request.microbatches >= request.window.memory else []
+    best = best_count(request.table, request.window, request.cost.pool_speed, request.cost.pp)
+    return _allowed(request, counts_to_try(best, request.window, len(request.sequences)))
+
+
+def _allowed(request: Request, counts: list[int]) -> list[int]:
+    """The counts as multiples of what is wanted, without those too large to plan."""
+    most = MAX_SLOTS // (request.cost.pp * request.cost.ranks)
+    return sorted({m for m in map(request.whole_multiple, counts) if m <= most})
+
+
+def _points(
+    request: Request, counts: list[int], thetas: tuple[float, ...], etas: tuple[float, ...]
+) -> list[Point]:
+    """All points at these counts; equal degrees at equal M only once."""
+    points: list[Point] = []
+    seen: set[bytes] = set()
+    for eta in etas:
+        guarded = guard(request.table, eta)
+        for count in counts:
+            for theta in thetas:
+                point = point_at(request, guarded, count, theta, eta)
+                key = count.to_bytes(8, "little") + point.target.level.tobytes()
+                if key not in seen:
+                    seen.add(key)
+                    points.append(point)
+    return points
+
+
+def _order(point: Point) -> tuple[float, int]:
+    return point.promise_s, point.num_microbatches
+
+
 def _filling_points(request: Request, counts: list[int], slacks: tuple[float, ...]) -> list[Point]:
     """Points that fill slots to a limit; they sort the whole batch by themselves."""
     if request.reorder != "batch":
