@@ -16,9 +16,12 @@ from hydraplan.planner.placement.degrees import Guard, guard
 from hydraplan.planner.placement.draft import Request
 from hydraplan.planner.placement.load_target import LoadTarget, solve
 from hydraplan.planner.placement.window import (
+    best_count,
     counts_over,
+    counts_to_try,
     least_imbalance,
 )
+from hydraplan.slots import MAX_SLOTS
 
 THETAS = (0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
