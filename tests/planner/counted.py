@@ -49,6 +49,8 @@ def work(ranks: int) -> tuple[Any, Any, Any]:
 def counts() -> dict[str, list[int]]:
     """Lines of each structure under each cap, one entry a pool."""
     from hydraplan.layout import legal_degrees  # noqa: PLC0415
+    from hydraplan.planner.placement.fill import fill  # noqa: PLC0415
+    from hydraplan.planner.placement.forest import new_forest  # noqa: PLC0415
     from hydraplan.planner.placement.lazy_heaps import place_lazy_heaps  # noqa: PLC0415
     from hydraplan.planner.placement.lazy_split import place_lazy_split  # noqa: PLC0415
     from hydraplan.planner.placement.min_max_forest import place_forest  # noqa: PLC0415
@@ -66,10 +68,17 @@ def counts() -> dict[str, list[int]]:
         filled = place_forest(load_s, rows, level, ranks, MICROBATCHES, CAPS["free"])
         assert filled is not None
         table = load_s[:, None] * degrees[level][:, None] / degrees
-        options = Options(np.arange(COUNT), table, rows * degrees[level], degrees, CAPS["free"])
+        length, forest = rows * degrees[level], new_forest(ranks, MICROBATCHES)
+        options = Options(np.arange(COUNT), table, length, degrees, CAPS["free"])
         columns = [filled[1], filled[2], level.copy(), load_s.copy(), rows.copy()]
         found.setdefault("repair", []).append(
             lines_of(lambda: repair(filled[0], options, *columns, 0.1, COUNT))  # type: ignore[misc]  # noqa: B023
+        )
+        order, nowhere = np.argsort(-load_s), np.zeros((4, COUNT), np.int64)
+        level_of, microbatch, node, rows_of = nowhere
+        places = level_of, microbatch, node, np.zeros(COUNT), rows_of
+        found.setdefault("fill", []).append(
+            lines_of(lambda: fill(forest, options, order, nowhere[0] * 0, 20.0, *places))  # type: ignore[misc]  # noqa: B023
         )
     return found
 

@@ -149,7 +149,7 @@ def test_plain_python_runs_no_loop_over_the_pool() -> None:
     small, large = POOLS
     allowed = 1.2 * log2(large) / log2(small)
     found = json.loads(done.stdout)
-    assert len(found) == 10
+    assert len(found) == 11
     for name, (on_small, on_large) in found.items():
         assert on_large <= allowed * on_small, name
         assert allowed * on_small < on_large + large, name  # or a loop would not be seen
