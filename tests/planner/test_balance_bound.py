@@ -7,7 +7,7 @@ blocks if the pool is a power of two; the forest where all sequences have one de
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from hydraplan.layout import legal_degrees
 from hydraplan.model import FloatArray
@@ -22,6 +22,7 @@ from tests.planner.cases import cost_model, mix
 from tests.planner.placed import UNBOUNDED, Work, in_slots, works
 
 
+@settings(max_examples=50)
 @given(works(pools=(1, 2, 4, 8, 16, 32)))
 def test_lazy_split_stays_within_the_largest_load_of_the_mean(work: Work) -> None:
     found = place_lazy_split(*work, UNBOUNDED)
@@ -30,6 +31,7 @@ def test_lazy_split_stays_within_the_largest_load_of_the_mean(work: Work) -> Non
     assert held.max() <= held.mean() + work.load.max()
 
 
+@settings(max_examples=50)
 @given(works(pools=(1, 3, 6, 8, 12, 24, 33)))
 def test_the_forest_does_so_where_all_have_one_degree(work: Work) -> None:
     degrees = legal_degrees(work.ranks)

@@ -3,7 +3,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydraplan.cost import CostModel
@@ -116,6 +116,7 @@ def test_a_factor_on_every_slot_scales_all_its_ops(case: Case, seed: int) -> Non
     )
 
 
+@settings(max_examples=50)
 @given(cases())
 def test_slots_hold_the_same_as_those_of_the_simulator(case: Case) -> None:
     slots = slots_of(case.cost, case.placed, case.num_microbatches)
@@ -130,6 +131,7 @@ def test_slots_hold_the_same_as_those_of_the_simulator(case: Case) -> None:
     )
 
 
+@settings(max_examples=50)
 @given(cases())
 def test_the_order_of_the_rows_does_not_matter(case: Case) -> None:
     """`slots_of` takes placed rows as they come; the simulator's slots too."""

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydraplan.layout import legal_degrees
@@ -151,6 +151,7 @@ SMALL = (1, 2, 3, 4, 5, 6, 7, 8, 10)
 """Pools whose slots are too few for the limit on compared blocks to matter."""
 
 
+@settings(max_examples=60)
 @given(works(SMALL), st.sampled_from([70, 150, 400, UNBOUNDED]), st.integers(0, 99), st.booleans())
 def test_each_sequence_goes_where_a_scan_of_the_pool_would_put_it(
     work: Work, cap: int, seed: int, uneven: bool
@@ -173,6 +174,7 @@ def test_each_sequence_goes_where_a_scan_of_the_pool_would_put_it(
     assert forest.highest[:, 1].tolist() == slots.held.max(axis=1).tolist()
 
 
+@settings(max_examples=40)
 @given(works())
 def test_pools_of_any_size_are_filled_as_by_a_scan(work: Work) -> None:
     found = place_forest(*work, UNBOUNDED)

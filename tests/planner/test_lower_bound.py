@@ -36,7 +36,7 @@ def one_by_one_s(cost: CostModel, length: IntArray, cap: int) -> float:
     return lower_bound_s(cost, work_s, alone_s, through_s)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     st.integers(1, 60), st.integers(0, 999), st.integers(1, 40), st.integers(1, 4),
     st.sampled_from([1, 2, 4]), st.integers(200, 9000),

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydraplan.layout import legal_degrees
@@ -18,6 +18,7 @@ def mirrored(lane: int, microbatch: int, width: int) -> int:
     return lane ^ sum((microbatch >> j & 1) << (bits - 1 - j) for j in range(bits))
 
 
+@settings(max_examples=60)
 @given(works())
 def test_lazy_heaps_pick_what_a_scan_of_the_whole_pool_picks(work: Work) -> None:
     """The least loaded block; of equals the first as its microbatch counts, then microbatch."""
@@ -35,6 +36,7 @@ def test_lazy_heaps_pick_what_a_scan_of_the_whole_pool_picks(work: Work) -> None
         held[lanes, m] += work.load[i]
 
 
+@settings(max_examples=60)
 @given(works())
 def test_lazy_split_picks_the_least_loaded_block_of_what_is_open(work: Work) -> None:
     """By a scan: blocks of a pool are its binary digits, halved when a smaller degree takes one."""
@@ -83,6 +85,7 @@ def test_a_placement_is_found_whenever_every_rank_could_hold_everything(place, w
     assert held.sum() == work.load @ legal_degrees(work.ranks)[work.level]
 
 
+@settings(max_examples=60)
 @given(works(), st.integers(64, 200))
 def test_first_fit_takes_the_first_block_with_room(work: Work, cap: int) -> None:
     degree = legal_degrees(work.ranks)[work.level]

@@ -34,7 +34,7 @@ def requests(draw: st.DrawFn) -> Request:
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(requests())
 def test_points_come_best_first_and_no_two_are_alike(request: Request) -> None:
     points = first_points(request)
@@ -53,7 +53,7 @@ def test_points_come_best_first_and_no_two_are_alike(request: Request) -> None:
         assert 0 < p.num_microbatches <= most
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(requests())
 def test_a_point_promises_no_less_than_its_work_and_fill_take(request: Request) -> None:
     cost, table = request.cost, request.table
@@ -90,7 +90,7 @@ def test_more_slack_fills_higher() -> None:
     assert len({p.target.load_target_s for p in points}) == 1
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(requests())
 def test_a_draft_says_what_the_simulator_says(request: Request) -> None:
     draft = place_hydra(request)
@@ -105,7 +105,7 @@ def test_a_draft_says_what_the_simulator_says(request: Request) -> None:
     place_once(request, draft)  # the point it names can be placed again
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(requests())
 def test_what_the_search_tells_fits_together(request: Request) -> None:
     draft, again = place_hydra(request), place_hydra(request)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from hydraplan.layout import legal_degrees
 from hydraplan.model import FloatArray, IntArray
@@ -42,6 +42,7 @@ def test_a_swap_renames_lanes_and_changes_no_slot(work: Work) -> None:
         assert (new[whole] == 1).all()
 
 
+@settings(max_examples=40)
 @given(works((5, 6, 12, 23, 24, 33)))
 def test_sequences_that_shared_lanes_still_share_them(work: Work) -> None:
     """One renaming of lanes a microbatch: blocks that were nested or apart stay so."""
@@ -89,6 +90,7 @@ def test_a_worked_example() -> None:
     assert seconds(work, microbatch, new).sum(axis=1).tolist() == [6.0, 6.0]
 
 
+@settings(max_examples=20)
 @given(works((8,)))
 def test_even_halves_are_left_alone(work: Work) -> None:
     """Only a difference is a reason: where all lanes carry the same they keep their names."""
