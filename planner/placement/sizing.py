@@ -97,7 +97,7 @@ def raised(
     cap_tokens: int,
     offered: NDArray[np.bool_],
 ) -> Sized:
-    """The same, with every sequence that exceeds the cap on its next offered level that holds it.
+    """The same, with every sequence that exceeds the cap on the lowest offered level that holds it.
 
     Rows can exceed by one or two where a level was chosen for a whole bucket of lengths.
     """
