@@ -165,12 +165,12 @@ def _load(shape: type[C], kind: Literal["model", "cluster"], name: str) -> C:
             )
         values.setdefault("name", Path(name).stem)
         return shape.model_validate(values)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{kind} file {name} is not TOML: {error}") from None
     except RecursionError:
         raise InputError(f"{kind} file {name} is nested too deeply") from None
     except ValidationError as error:
         raise InputError(f"{kind} file {name}: {validation_text(error)}") from None
+    except ValueError as error:  # of TOML, or a number of thousands of digits
+        raise InputError(f"{kind} file {name} is not TOML: {error}") from None
 
 
 def validation_text(error: ValidationError) -> str:

@@ -73,6 +73,11 @@ class CostModel:
         return float((1 / self.slow).sum())
 
     @property
+    def mean_slow(self) -> float:
+        """What a load takes on average over what it takes on nominal lanes, if spread evenly."""
+        return self.ranks / self.pool_speed
+
+    @property
     def world(self) -> World:
         """The sizes that give every device its number."""
         return World(self.tp, self.pp, self.ranks)

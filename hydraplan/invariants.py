@@ -38,6 +38,22 @@ def check_plan(header: PlanHeader, batch: BatchPlan) -> list[str]:
     return broken
 
 
+def follows(header: PlanHeader, batch: BatchPlan, first_row: int) -> list[str]:
+    """Sentences about rows lost or doubled between batches; rows are consecutive over a plan.
+
+    Args:
+        first_row: Row after the last one of the batch before; 0 for the first batch.
+    """
+    rows, asked = batch.sequences, header.options.batch_sequences
+    found = []
+    if len(rows) and rows.sequence_id[0] != first_row:
+        found.append(f"begins with sequence {rows.sequence_id[0]}, not {first_row}")
+    last = batch.batch == header.num_batches - 1
+    if asked is not None and (len(rows) > asked or (len(rows) < asked and not last)):
+        found.append(f"holds {len(rows)} rows, --batch-sequences asks for {asked}")
+    return [f"batch {batch.batch} {text}" for text in found]
+
+
 def _accounted(
     header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
 ) -> Iterator[str]:

@@ -82,7 +82,7 @@ def open_batches(
     offered = _offered(cost, options)
     overlong = too_long(cost, length, options.max_tokens_per_rank, offered)
     if options.on_overlong == "error" and overlong.any():
-        row = int(overlong.argmax())
+        row = int(np.where(overlong, length, 0).argmax())
         raise _overlong(cost, row, int(length[row]), options.max_tokens_per_rank, offered)
     empty = length == 0
     open_rows = ~empty if options.on_overlong == "truncate" else ~(empty | overlong)

@@ -17,7 +17,9 @@ from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.exact_strategy import exact_claims
 from hydraplan.planner.placement.sizing import load_of
+from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.placement.window import microbatch_window
+from hydraplan.planner.placement.window_advice import window_advice
 from hydraplan.slots import SlotTimes, slot_times
 
 
@@ -72,6 +74,12 @@ def check_figures(header: PlanHeader, batch: BatchPlan) -> list[str]:
 def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     options, cost = header.options, header.cost_model()
     placed = batch.sequences.placed()
+    strategy = STRATEGIES.get(options.strategy)
+    promised = strategy.invariants if strategy else ()
+    for name in sorted(set(promised) - set(header.invariants)):
+        yield f"the plan does not promise {name}, as every plan of {options.strategy} does"
+    if options.microbatches not in (None, batch.num_microbatches):
+        yield f"{batch.num_microbatches} microbatches, --microbatches asks {options.microbatches}"
     for name, found, known in (
         ("strategy", batch.strategy, (options.strategy,)),
         ("pipeline", batch.pipeline, (options.pipeline,)),
@@ -99,7 +107,7 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
         cap,
         offered_levels(cost.ranks, options.min_degree, options.max_groups),
     )
-    window = microbatch_window(table, placed.length_tokens, cost.pool_speed, cap)
+    window = microbatch_window(table, placed.length_tokens, cost.ranks, cap)
     stored = batch.figures | {
         "window_min": batch.search.window_min,
         "window_max": batch.search.window_max,
@@ -107,6 +115,14 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     for name, value in (computed | {"window_min": window.low, "window_max": window.high}).items():
         if not _same(value, stored[name]):
             yield f"{name} is stored as {stored[name]:.9g}, this plan has {value:.9g}"
+    advice = window_advice(cost, table, placed.length_tokens, cap, window)
+    if batch.search.window_advice != advice:
+        yield "window_advice is not what this batch's window asks for"
+    if batch.search.memory_s < computed["iteration_s"] * (1 - FIGURE_TOLERANCE):
+        yield (
+            f"the memory-sized candidate is stored with {batch.search.memory_s:.9g} s, faster than"
+            f" this plan's {computed['iteration_s']:.9g} s"
+        )
     loads_s = load_of(cost, placed.length_tokens, placed.ulysses_size, placed.ring_size)
     if not _same(loads_s, placed.predicted_s):
         yield "predicted_s of some sequence is not what its length and degree cost"

@@ -29,7 +29,7 @@ T = TypeVar("T")
 AHEAD = 2
 """Results a worker may have finished before their turn."""
 
-_ENDING = (signal.SIGINT, signal.SIGTERM)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end the command; this process takes them and ends the workers."""
 
 
@@ -91,6 +91,7 @@ def _work_off(
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     while True:
         batch = pipe.recv()

@@ -158,7 +158,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
         table=table,
         sequences=open_rows,
         cap_tokens=cap,
-        window=microbatch_window(table, open_rows.length_tokens, cost.pool_speed, cap),
+        window=microbatch_window(table, open_rows.length_tokens, cost.ranks, cap),
         microbatches=options.microbatches,
         microbatch_multiple=options.microbatch_multiple,
         min_degree=options.min_degree,

@@ -84,7 +84,9 @@ def root(
 def main() -> None:
     """Entry point of the console script."""
     _open_streams()
-    signal.signal(signal.SIGTERM, _end)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks
+            signal.signal(number, _end)
     sys.exit(run(sys.argv[1:]))
 
 

@@ -34,7 +34,7 @@ def read_defaults(path: Path, context: typer.Context) -> dict[str, dict[str, obj
     group: Any = context.command
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of the text, of TOML, or a number of thousands of digits
         raise InputError(f"{path} is not TOML: {error}") from None
     except RecursionError:
         raise InputError(f"{path} is nested too deeply") from None

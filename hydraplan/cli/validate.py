@@ -13,16 +13,18 @@ def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
     """
     from hydraplan.errors import InvalidPlan
     from hydraplan.files.planfile import open_plan, read_batch
-    from hydraplan.invariants import check_plan
+    from hydraplan.invariants import check_plan, follows
     from hydraplan.planner.figures import check_figures
     from hydraplan.views import console
 
     opened = open_plan(plan)
     broken: list[str] = []
+    next_row = 0
     for index in range(opened.header.num_batches):
         batch = read_batch(opened, index)
         found = check_plan(opened.header, batch) or check_figures(opened.header, batch)
-        broken += found
+        broken += found + follows(opened.header, batch, next_row)
+        next_row += len(batch.sequences)
     if json:
         console.emit_json(
             {"plan": plan, "valid": not broken, "num_broken": len(broken), "broken": broken}

@@ -32,6 +32,8 @@ def refuse_existing(path: Path, force: bool, folder_of: Collection[str] = ()) ->
             is never replaced, so that a slip in -o cannot delete other people's files. Empty
             for an output that is a file, which never replaces a folder.
     """
+    if path.name in ("", ".."):
+        raise InputError(f"-o {path} names no new file or folder", "give it a name of its own")
     if not path.parent.is_dir():
         raise InputError(f"folder {path.parent} of {path} does not exist", "create it first")
     if not (path.exists() or path.is_symlink()):

@@ -125,9 +125,9 @@ def print_sequences(plan: BatchPlan, limit: int) -> None:
 
 
 def window_text(plan: BatchSummary) -> str:
-    """The window of microbatch counts, as people read it."""
+    """The window of microbatch counts, as people read it; least > most where it is empty."""
     low, high = plan.search.window_min, plan.search.window_max
-    return f"{low}..{high}" if low <= high else f"empty ({low} > {high})"
+    return f"{low}..{high}" if low <= high else f"{low} > {high}"
 
 
 def _total(counts: Iterable[Mapping[K, int]]) -> Counter[K]:

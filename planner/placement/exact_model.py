@@ -33,7 +33,7 @@ UNITS = 10_000_000
 class Solution:
     """What CP-SAT found: indices of the chosen places, None if it found none in time.
 
-    `is_optimal`: no placement is better by more than the rounding, N / UNITS of the mean.
+    `is_optimal`: no placement is better by more than the rounding, (N + 1) / UNITS of the mean.
     `bound_s`: no placement at all has a smaller largest slot load; infinite if none exists.
     """
 

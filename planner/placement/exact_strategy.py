@@ -104,7 +104,7 @@ def summed_s(cost: CostModel, placed: Sequences, num_microbatches: int) -> Float
     """
     group, member = expand(placed.degree)
     lane = placed.first_rank[group] + member
-    slowest = np.ones(len(placed))
+    slowest = np.zeros(len(placed))
     np.maximum.at(slowest, group, cost.slow[lane])
     slot = lane * num_microbatches + placed.microbatch[group]
     added_s = (placed.predicted_s * slowest)[group]
@@ -130,5 +130,5 @@ def exact_claims(
     peak_s = float(summed_s(cost, placed, num_microbatches).max())
     if not 0 < bound_s <= peak_s * (1 + 1e-9):
         yield f"bound_s is {bound_s:.9g}, the fullest slot of this plan has {peak_s:.9g}"
-    elif status == "optimal" and peak_s > bound_s * (1 + len(placed) / UNITS + 1e-9):
+    elif status == "optimal" and peak_s > bound_s * (1 + (len(placed) + 1) / UNITS + 1e-9):
         yield f"called optimal, but its fullest slot has {peak_s:.9g}, bound_s is {bound_s:.9g}"

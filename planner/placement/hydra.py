@@ -226,7 +226,8 @@ def _placed_at(request: Request, point: Point) -> Placement | None:
         return _placed(request, found, point.num_microbatches)
     length, ranks, cap = request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
     shape = ranks, point.num_microbatches, cap
-    return place_filling(table, length, *shape, request.slow, point.limit_s)
+    limit_s = point.limit_s * request.cost.mean_slow
+    return place_filling(table, length, *shape, request.slow, limit_s)
 
 
 def _placed(request: Request, found: Sized, num_microbatches: int) -> Placement | None:
@@ -275,7 +276,7 @@ def _draft(request: Request, run: _Run) -> Draft:
     point = run.point
     search = replace(
         placed.search,
-        load_target_s=point.target.load_target_s + request.table.fixed_s,
+        load_target_s=(point.target.load_target_s + request.table.fixed_s) * request.cost.mean_slow,
         theta=point.theta,
         eta=point.eta,
         slack=point.slack,

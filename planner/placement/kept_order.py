@@ -62,7 +62,7 @@ def place_in_order(
         if placed is not None:
             parts.append(placed)
         elif reorder != "none" and count < stop - start:
-            waiting.insert(0, (start, stop, count + 1))
+            waiting.insert(0, (start, stop, count + 1 + count // 8))
         elif stop - start == 1:
             return None
         else:

@@ -59,7 +59,7 @@ def quadratic(
         work_s: One-rank work of a sequence of each bucket, seconds, shape (num_buckets,).
         overhead_s: Rank-work each further rank adds, seconds, same shape.
         count: Sequences of each bucket.
-        num_slots: R * M; with slow ranks, the sum of their speeds * M.
+        num_slots: R * M.
         theta: Largest share of L that one sequence may add to a slot.
     """
     order = np.argsort(-work_s, kind="stable")
@@ -123,7 +123,7 @@ def solve(table: CostTable, guarded: Guard, num_slots: float, theta: float) -> L
     """The crossing on the cost table: false position, bisection where that is slow.
 
     Args:
-        num_slots: R * M; with slow ranks, the sum of their speeds * M.
+        num_slots: R * M.
         theta: Quantum: no sequence may add more than theta * L to a slot, where it can help it.
     """
     rows = guarded, table.degrees, table.count

@@ -80,7 +80,7 @@ def first_counts(request: Request) -> list[int]:
     """Numbers of microbatches of the first round."""
     if request.microbatches is not None:
         return [request.microbatches] if request.microbatches >= request.window.memory else []
-    best = best_count(request.table, request.window, request.cost.pool_speed, request.cost.pp)
+    best = best_count(request.table, request.window, request.cost.ranks, request.cost.pp)
     return _allowed(request, counts_to_try(best, request.window, len(request.sequences)))
 
 
@@ -140,10 +140,10 @@ def _filling(request: Request, start: Point, slack: float) -> Point:
 
 
 def point_at(request: Request, guarded: Guard, count: int, theta: float, eta: float) -> Point:
-    """Solve the target and estimate the iteration."""
+    """Solve the target and estimate the iteration, both on nominal lanes."""
     cost, table = request.cost, request.table
-    target = solve(table, guarded, cost.pool_speed * count, theta)
-    slot_s = target.rank_work_s / (cost.pool_speed * count) + table.fixed_s
+    target = solve(table, guarded, cost.ranks * count, theta)
+    slot_s = target.rank_work_s / (cost.ranks * count) + table.fixed_s
     promise_s = (count + cost.pp - 1) * slot_s * (EVEN + THETA_PRICE * theta**2)
     load_s = table.load_s[np.arange(len(target.level)), target.level]
     pieces = table.count * table.degrees[target.level]

@@ -43,13 +43,19 @@ def place_token_balanced_once(request: Request, found: Draft) -> None:
 def pack_balanced(request: Request, found: Sized, num_groups: int) -> Packed | None:
     """Share out over the groups; None where a fixed number of microbatches does not suffice."""
     least = -(-int(found.rows.sum()) // (num_groups * request.cap_tokens))
-    counts: Iterable[int] = range(
-        request.whole_multiple(least), most_microbatches(request) + 1, request.microbatch_multiple
-    )
+    counts: Iterable[int] = _growing(request, request.whole_multiple(least))
     if request.microbatches is not None:
         counts = [request.microbatches]
     length = request.sequences.length_tokens
     return balance_tokens(length, found.rows, num_groups, request.cap_tokens, counts)
+
+
+def _growing(request: Request, least: int) -> Iterable[int]:
+    """Numbers of microbatches from `least` on: one after the other, later in steps of a 16th."""
+    count, most = least, most_microbatches(request)
+    while count <= most:
+        yield count
+        count = request.whole_multiple(count + 1 + count // 16)
 
 
 def balance_tokens(

@@ -37,38 +37,38 @@ class Window:
 
 
 def microbatch_window(
-    table: CostTable, length_tokens: IntArray, pool_speed: float, cap_tokens: int
+    table: CostTable, length_tokens: IntArray, num_ranks: int, cap_tokens: int
 ) -> Window:
-    """The window of one batch; `pool_speed` is R, or the sum of the speeds of slow ranks."""
-    memory, short, most = bounds(table, length_tokens, pool_speed, cap_tokens)
+    """The window of one batch, on nominal lanes."""
+    memory, short, most = bounds(table, length_tokens, num_ranks, cap_tokens)
     low = ceil(max(memory, short * (1 - 1e-9)))
     return Window(max(1, low), floor(most), max(1, ceil(memory)))
 
 
 def bounds(
-    table: CostTable, length_tokens: IntArray, pool_speed: float, cap_tokens: int
+    table: CostTable, length_tokens: IntArray, num_ranks: int, cap_tokens: int
 ) -> tuple[float, float, float]:
     """What memory and short tokens ask for at least, and the costliest sequence allows at most."""
     work_s = float(table.rank_work_s.min(axis=1) @ table.count)
-    memory = int(length_tokens.sum()) / (int(table.degrees[-1]) * cap_tokens)
-    short = work_s / (pool_speed * cap_tokens * table.short_token_s)
-    return memory, short, work_s / (pool_speed * table.floor_s)
+    memory = int(length_tokens.sum()) / (num_ranks * cap_tokens)
+    short = work_s / (num_ranks * cap_tokens * table.short_token_s)
+    return memory, short, work_s / (num_ranks * table.floor_s)
 
 
-def best_count(table: CostTable, window: Window, pool_speed: float, num_stages: int) -> float:
+def best_count(table: CostTable, window: Window, num_ranks: int, num_stages: int) -> float:
     """M*, from the closed-form rank-work at both ends of the window; not yet clamped to it."""
     low, high = window.low, max(window.high, window.low + 1)
-    at_low, at_high = (
-        m * pool_speed * quadratic_target(table, pool_speed * m) for m in (low, high)
-    )
+    at_low, at_high = (m * num_ranks * quadratic_target(table, num_ranks * m) for m in (low, high))
     slope = max(0.0, (at_high - at_low) / (high - low))
     base = at_low - slope * low
-    per_microbatch = slope + pool_speed * table.fixed_s
+    per_microbatch = slope + num_ranks * table.fixed_s
     if base <= 0 or per_microbatch <= 0:
         return float(high)
     return sqrt((num_stages - 1) * base / per_microbatch)
 
 
+BEYOND = 1.5
+"""How far beyond the window numbers of microbatches are tried, as a factor."""
 ALL_UP_TO = 8
 """A window of at most this many counts is tried whole."""
 
@@ -76,12 +76,15 @@ ALL_UP_TO = 8
 def counts_to_try(best: float, window: Window, num_sequences: int) -> list[int]:
     """Numbers of microbatches worth a placement, ascending.
 
-    All of a short window; else its ends and around M*. Somewhat below the window too, as far as
-    memory allows: short tokens need not fill a slot alone. If it is empty, around M* and
-    what memory asks for, with some slack, since a cap filled to the last row is hard to pack.
+    All of a short window; else its ends and around M*. Below the window too, as far as memory
+    allows, since short tokens need not fill a slot alone; and beyond it, where the costliest
+    sequence stands out, but may hide in the pipeline. If it is empty, around M* and what
+    memory asks for, with some slack, since a cap filled to the last row is hard to pack.
     """
+    low, high = min(window.low, window.memory + 1), ceil(BEYOND * window.high)
     wanted = [window.low * factor for factor in (0.65, 0.8)]
-    low, high = min(window.low, window.memory + 1), window.high
+    wanted += np.geomspace(low, window.low, 4)[1:-1].tolist() if window.low > 3 * low else []
+    wanted += [window.high * factor for factor in (1.2, BEYOND)]
     if window.low <= window.high < window.low + ALL_UP_TO:
         wanted += range(window.low, window.high + 1)
     else:

@@ -5,8 +5,11 @@ sequence allows. Each way out moves one of the two bounds:
 
 * cap: both lower bounds fall with it; recomputing or offloading activations buys the room.
 * tp: a rank of twice the devices holds twice the tokens and halves the costliest sequence.
-* chunking: q chunks of equal work, run in different microbatches, divide the upper bound's floor.
-* batch: bounds are whole numbers, so a batch can be too small to have one between them.
+* chunking: sequences beyond a length cut into chunks of less work, run in different
+  microbatches, raise the upper bound.
+
+An open window means that balance is possible, not that it pays: a larger cap costs memory, a
+larger tp communication.
 
 Source: our own derivation; what each way costs elsewhere is not modelled here.
 """
@@ -21,6 +24,9 @@ from hydraplan.planner.placement.cost_table import CostTable, cost_table
 from hydraplan.planner.placement.window import Window, bounds, microbatch_window
 from hydraplan.stages import check_tensor_parallel
 
+MAX_STEPS = 40
+"""Caps that are tried before there is no advice on a cap."""
+
 
 def window_advice(
     cost: CostModel, table: CostTable, length_tokens: IntArray, cap_tokens: int, window: Window
@@ -28,31 +34,43 @@ def window_advice(
     """One sentence; empty if the window is open."""
     if not window.is_empty:
         return ""
-    memory, short, floor = bounds(table, length_tokens, cost.pool_speed, cap_tokens)
-    low = max(memory, short)
+    memory, short, most = bounds(table, length_tokens, cost.ranks, cap_tokens)
     why = "the cap" if memory >= short else "the load of short tokens under the cap"
     ways = []
-    if low <= floor:
-        ways.append(f"batches of {ceil(1 / max(floor - low, 1e-2))} times as many tokens")
-    if window.high >= 1:
-        enough = ceil(cap_tokens * low / window.high)
+    enough = _opening_cap(cost, table, length_tokens, cap_tokens, window)
+    if enough is not None:
         ways.append(
             f"a cap of {enough} tokens (+{enough / cap_tokens - 1:.0%}, by recomputing or"
             " offloading activations)"
         )
     tp = _opening_tp(cost, length_tokens, cap_tokens)
     if tp is not None:
-        ways.append(f"--tp {tp} on the same devices (--ranks {cost.ranks * cost.tp // tp})")
-    chunks = ceil(ceil(low) / floor)
-    if chunks > 1:
         ways.append(
-            f"cutting the longest sequence ({length_tokens.max()} tokens) into {chunks} chunks of"
-            " equal work"
+            f"--tp {tp} on the same devices (--ranks {cost.ranks * cost.tp // tp}"
+            f" --max-tokens-per-rank {cap_tokens * tp // cost.tp})"
         )
+    allowed_s = most * table.floor_s / window.low
+    if (table.load_s.min(axis=1) <= allowed_s).any():
+        fitting = table.load_s.min(axis=1)[table.bucket] <= allowed_s
+        longest = int(length_tokens[fitting].max())
+        ways.append(f"chunks: no sequence costlier than one of {longest} tokens")
     return (
         f"{why} asks for at least {window.low} microbatches, the longest sequence allows at most"
         f" {window.high}; what would open the window: {', or '.join(ways)}"
     )
+
+
+def _opening_cap(
+    cost: CostModel, table: CostTable, length_tokens: IntArray, cap_tokens: int, window: Window
+) -> int | None:
+    """About the smallest larger cap that opens the window; None if none does."""
+    cap = ceil(cap_tokens * window.low / max(1, window.high))
+    for _ in range(MAX_STEPS):
+        larger = cost_table(cost, length_tokens, cap, table.offered)
+        if not microbatch_window(larger, length_tokens, cost.ranks, cap).is_empty:
+            return cap
+        cap += 1 + cap // 50
+    return None
 
 
 def _opening_tp(cost: CostModel, length_tokens: IntArray, cap_tokens: int) -> int | None:
@@ -66,7 +84,7 @@ def _opening_tp(cost: CostModel, length_tokens: IntArray, cap_tokens: int) -> in
             table = cost_table(fewer, length_tokens, cap)
         except HydraplanError:
             return None
-        if not microbatch_window(table, length_tokens, fewer.pool_speed, cap).is_empty:
+        if not microbatch_window(table, length_tokens, fewer.ranks, cap).is_empty:
             return tp
         tp *= 2
     return None
