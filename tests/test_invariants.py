@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hydraplan.files.lengths import Lengths
-from hydraplan.invariants import FOUNDATIONS, RULES, check_plan
+from hydraplan.invariants import FOUNDATIONS, RULES, check_plan, follows
 from hydraplan.model import BatchPlan, Op
 from hydraplan.planner.figures import check_figures
 from hydraplan.planner.plan import plan
@@ -280,3 +280,37 @@ def test_what_a_plan_says_of_itself_is_computed_again(
 
 def test_what_the_planner_says_is_what_the_check_computes() -> None:
     assert check_figures(HEADER, BATCH) == []
+
+
+def test_rows_lost_or_doubled_between_batches_are_noticed() -> None:
+    rows = len(BATCH.sequences)
+    asked = HEADER.options.model_copy(update={"batch_sequences": rows})
+    two = HEADER.model_copy(update={"num_batches": 2, "options": asked})
+    assert follows(two, BATCH, 0) == []
+    assert follows(two, BATCH, 5) == ["batch 0 begins with sequence 0, not 5"]
+    more = two.model_copy(update={"options": asked.model_copy(update={"batch_sequences": 3})})
+    assert follows(more, BATCH, 0) == [f"batch 0 holds {rows} rows, --batch-sequences asks for 3"]
+    fewer = asked.model_copy(update={"batch_sequences": rows + 1})
+    assert len(follows(two.model_copy(update={"options": fewer}), BATCH, 0)) == 1
+    last = two.model_copy(update={"options": fewer, "num_batches": 1})
+    assert follows(last, BATCH, 0) == []
+
+
+def test_a_strategy_must_promise_all_it_always_does() -> None:
+    less = HEADER.model_copy(
+        update={"invariants": tuple(n for n in HEADER.invariants if n != "cap")}
+    )
+    assert "the plan does not promise cap" in " ".join(check_figures(less, BATCH))
+
+
+def test_a_number_of_microbatches_that_was_not_asked_for_is_noticed() -> None:
+    asked = HEADER.options.model_copy(update={"microbatches": 99})
+    found = check_figures(HEADER.model_copy(update={"options": asked}), BATCH)
+    assert any("--microbatches asks 99" in text for text in found)
+
+
+def test_a_faster_memory_sized_candidate_is_not_believed() -> None:
+    search = replace(BATCH.search, memory_s=1e-3)
+    assert any(
+        "faster than" in text for text in check_figures(HEADER, replace(BATCH, search=search))
+    )

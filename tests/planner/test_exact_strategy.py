@@ -187,3 +187,18 @@ def test_a_batch_too_large_is_refused_with_its_size() -> None:
 def test_timing_solves_again_without_a_word() -> None:
     request = request_for(long_tailed(6, 1, longest=16_000), max_tokens_per_rank=16_384)
     place_exact_once(request, place_hydra(request))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "changes"),
+    [([1000, 2000, 500], {"ranks": 2, "rank_speed": (2.0, 2.0)}), ([4095], {"ranks": 6}),
+     ([1000, 900, 50], {"ranks": 4, "rank_speed": (1.25, 1.25, 0.5, 0.8)})],
+)  # fmt: skip
+def test_fast_lanes_and_single_sequences_give_plans_that_validate(lengths, changes) -> None:  # type: ignore[no-untyped-def]
+    asked = options(strategy="exact", batch_sequences=len(lengths), pp=1, **changes)
+    header, batches = plan(
+        Lengths("t", "sequences", np.array(lengths, np.int64)), profile(), asked, None
+    )
+    for batch in batches:
+        assert check_plan(header, batch) == []
+        assert check_figures(header, batch) == []

@@ -42,3 +42,15 @@ def test_all_equal_speeds_change_nothing() -> None:
     same = STRATEGIES["hydra"].place(request_for(length, ranks=8, pp=2, rank_speed=(1.0,) * 8))
     assert plain.iteration_s == same.iteration_s
     assert plain.sequences.first_rank.tolist() == same.sequences.first_rank.tolist()
+
+
+@pytest.mark.parametrize("speed", [0.01, 0.5])
+def test_a_pool_that_is_slow_throughout_is_planned_as_a_nominal_one(speed: float) -> None:
+    length = long_tailed(256, 1)
+    plain = request_for(length, ranks=16, pp=4, max_tokens_per_rank=16384)
+    slow = request_for(length, ranks=16, pp=4, max_tokens_per_rank=16384, rank_speed=(speed,) * 16)
+    assert slow.window == plain.window
+    one, other = (STRATEGIES["hydra"].place(request) for request in (plain, slow))
+    assert other.num_microbatches == one.num_microbatches
+    assert other.slot_imbalance == pytest.approx(one.slot_imbalance, abs=0.02)
+    assert other.search.load_target_s == pytest.approx(one.search.load_target_s / speed)

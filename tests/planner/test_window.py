@@ -75,10 +75,11 @@ def test_one_stage_has_no_fill_and_wants_the_fewest_microbatches() -> None:
 @pytest.mark.parametrize("best", [0.0, 3.0, 25.0, 1e6])
 def test_counts_include_the_ends_of_an_open_window_and_never_go_below_memory(best: float) -> None:
     short, long = Window(4, 4 + ALL_UP_TO - 1, 3), Window(20, 90, 5)
-    assert counts_to_try(best, short, 10**6) == list(range(4, 4 + ALL_UP_TO))
+    assert set(range(4, 4 + ALL_UP_TO)) <= set(counts_to_try(best, short, 10**6))
     counts = counts_to_try(best, long, 10**6)
-    assert {13, 16, 20, 90} <= set(counts)  # 0.65 and 0.8 of the low end as well
-    assert all(5 < m <= 90 for m in counts)
+    # 0.65 and 0.8 of the low end, and up to one and a half of the high end as well
+    assert {13, 16, 20, 90, 108, 135} <= set(counts)
+    assert all(5 < m <= 135 for m in counts)
 
 
 def test_an_empty_window_is_searched_from_what_memory_asks_for() -> None:

@@ -33,21 +33,28 @@ def test_what_it_says_opens_the_window(seed: int) -> None:
     enough = int(found[1])
     assert enough > cap
     assert is_open(length, ranks, enough)
-    for tp, fewer in re.findall(r"--tp (\d+) on the same devices \(--ranks (\d+)\)", text):
+    asked = r"--tp (\d+) on the same devices \(--ranks (\d+) --max-tokens-per-rank (\d+)\)"
+    for tp, fewer, larger in re.findall(asked, text):
         assert int(tp) * int(fewer) == ranks
-        assert is_open(length, int(fewer), cap * int(tp), int(tp))
+        assert is_open(length, int(fewer), int(larger), int(tp))
 
 
 def test_an_open_window_needs_no_advice() -> None:
     assert is_open(np.full(64, 3000), 4, 8192)
 
 
-def test_chunks_divide_what_the_longest_sequence_costs() -> None:
-    length = np.append(long_tailed(100, 1, longest=4000), [60_000])
+def test_sequences_of_the_length_it_names_leave_the_window_open() -> None:
+    length = np.append(long_tailed(100, 1, longest=4000), [60_000, 30_000])
     text = advice(length, 8, 8000)
-    found = re.search(r"cutting the longest sequence \(60000 tokens\) into (\d+) chunks", text)
+    found = re.search(r"no sequence costlier than one of (\d+) tokens", text)
     assert found
     cost = cost_model(8, pp=2)
     table = cost_table(cost, length, 8000)
-    lighter = replace(table, floor_s=table.floor_s / int(found[1]))
+    least_s = table.load_s.min(axis=1)[table.bucket]
+    allowed_s = float(least_s[length == int(found[1])][0])
+    window = microbatch_window(table, length, 8, 8000)
+    lighter = replace(table, floor_s=allowed_s)
+    assert window.is_empty
     assert not microbatch_window(lighter, length, 8, 8000).is_empty
+    next_one = replace(table, floor_s=float(least_s[least_s > allowed_s].min()))
+    assert microbatch_window(next_one, length, 8, 8000).is_empty
