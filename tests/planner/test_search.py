@@ -58,7 +58,7 @@ def test_points_come_best_first_and_no_two_are_alike(request: Request) -> None:
 def test_a_point_promises_no_less_than_its_work_and_fill_take(request: Request) -> None:
     cost, table = request.cost, request.table
     for p in (*first_points(request), *finer_points(request)):
-        slots = cost.pool_speed * p.num_microbatches
+        slots = cost.ranks * p.num_microbatches
         # a target is solved to 1e-5; its work never exceeds what all slots hold
         assert p.target.rank_work_s <= slots * p.target.load_target_s * (1 + 1e-9)
         slot_s = p.target.rank_work_s / slots + table.fixed_s
