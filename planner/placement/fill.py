@@ -13,13 +13,17 @@ import numpy as np
 
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.compiled import compiled
-from hydraplan.planner.placement.block_tree import block_max, num_blocks
-from hydraplan.planner.placement.forest import Forest, bar, change, least_loaded
-from hydraplan.planner.placement.heap import drop_top, push
+from hydraplan.planner.placement.block_tree import block_max
+from hydraplan.planner.placement.forest import Forest, change, least_loaded
 from hydraplan.planner.placement.repair import Options, rows_bound
-
-MAX_QUERIES = 64
-"""Queries of a placement, a sequence on average, before it gives up."""
+from hydraplan.planner.placement.waiting import (
+    MAX_QUERIES,
+    Waiting,
+    call_up,
+    call_up_all,
+    let_wait,
+    nobody_waits,
+)
 
 
 @compiled
@@ -30,10 +34,7 @@ def _first_with_room(
     needs: int,
     cap_tokens: int,
     at_most_s: float,
-    keys: FloatArray,
-    items: IntArray,
-    start: int,
-    waiting: IntArray,
+    waiting: Waiting,
     asked: int,
     most_queries: int,
 ) -> tuple[tuple[float, int, int], int]:
@@ -41,7 +42,6 @@ def _first_with_room(
 
     Blocks without room on the way are barred and wait. Stops where nothing is done by `at_most_s`.
     """
-    lanes = forest.added.shape[1]
     while asked < most_queries:
         asked += 1
         m, node, load = least_loaded(forest, level)
@@ -51,9 +51,7 @@ def _first_with_room(
         held = block_max(forest.rows_added, forest.rows_highest, m, node)
         if held + needs <= cap_tokens:
             return (done_s, m, node), asked
-        bar(forest, m, node, level, True)
-        push(keys, items, start, waiting[level], held - cap_tokens, m * lanes + node)
-        waiting[level] += 1
+        let_wait(forest, waiting, level, m, node, cap_tokens - held)
     return (np.inf, -1, -1), asked
 
 
@@ -79,14 +77,7 @@ def fill(
     Returns:
         Whether the cap left room for all, and the number of queries.
     """
-    num_microbatches, lanes = forest.added.shape
-    levels = len(options.degrees)
-    start = np.zeros(levels + 1, np.int64)
-    for k in range(levels):
-        start[k + 1] = start[k] + num_blocks(forest.num_ranks, k) * num_microbatches
-    waiting = np.zeros(levels, np.int64)
-    keys = np.empty(start[levels])
-    items = np.empty(start[levels], np.int64)
+    waiting, levels = nobody_waits(forest), len(options.degrees)
     asked, most_queries, fastest = 0, len(order) * MAX_QUERIES, forest.slow[0]
     for i in order:
         costs_s = options.load_s[options.bucket[i]]
@@ -96,16 +87,12 @@ def fill(
             if costs_s[k] == np.inf:
                 continue
             needs = min(rows_bound(options, i, k), options.cap_tokens)
-            while waiting[k] > 0 and -keys[start[k]] >= needs:
-                item = items[start[k]]
-                bar(forest, item // lanes, item % lanes, k, False)
-                drop_top(keys, items, start[k], waiting[k])
-                waiting[k] -= 1
+            call_up(forest, waiting, k, needs)
             hoped_s = forest.leads[k, 1] + costs_s[k] * fastest
             if hoped_s <= limit_s:
                 here, asked = _first_with_room(
-                    forest, k, costs_s[k], needs, options.cap_tokens, limit_s, keys, items,
-                    start[k], waiting, asked, most_queries,
+                    forest, k, costs_s[k], needs, options.cap_tokens, limit_s, waiting,
+                    asked, most_queries,
                 )  # fmt: skip
                 if here[1] >= 0 and here[0] <= limit_s:
                     found, to_level = here, k
@@ -120,8 +107,8 @@ def fill(
                 if hoped_s < found[0] or (hoped_s == found[0] and k < to_level):
                     needs = min(rows_bound(options, i, k), options.cap_tokens)
                     here, asked = _first_with_room(
-                        forest, k, costs_s[k], needs, options.cap_tokens, found[0], keys, items,
-                        start[k], waiting, asked, most_queries,
+                        forest, k, costs_s[k], needs, options.cap_tokens, found[0], waiting,
+                        asked, most_queries,
                     )  # fmt: skip
                     closer = here[0] < found[0] or (here[0] == found[0] and k < to_level)
                     if here[1] >= 0 and closer:
@@ -133,7 +120,5 @@ def fill(
         load_s[i] = options.load_s[options.bucket[i], to_level]
         rows[i] = min(rows_bound(options, i, to_level), options.cap_tokens)
         change(forest, to_m, to_node, load_s[i], rows[i])
-    for k in range(levels):
-        for at in range(start[k], start[k] + waiting[k]):
-            bar(forest, items[at] // lanes, items[at] % lanes, k, False)
+    call_up_all(forest, waiting)
     return True, asked

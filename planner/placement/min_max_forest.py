@@ -1,10 +1,8 @@
 """Placement on the min-max forest: the policy of HyDra's lazy heaps, with exact queries.
 
 Sequences come in descending cost; each goes to the least loaded block of its degree. A block whose
-rows leave no room is barred and waits, in a heap by its free rows, for a sequence small enough;
-so a full block is asked for once, not once a sequence. Queries are bounded by the number of
-sequences besides, or a large block that is full would be asked for lane by lane. Where ranks differ
-in speed, blocks with a slow lane are compared with the next ones by when they would be done.
+rows leave no room waits for a sequence small enough (`waiting`). Where ranks differ in speed,
+blocks with a slow lane are compared with the next ones by when they would be done.
 
 Source: the policy is HyDra's; the forest is ours.
 """
@@ -13,12 +11,16 @@ import numpy as np
 
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.compiled import compiled
-from hydraplan.planner.placement.block_tree import block_max, num_blocks
+from hydraplan.planner.placement.block_tree import block_max
 from hydraplan.planner.placement.forest import Forest, bar, change, least_loaded, new_forest
-from hydraplan.planner.placement.heap import drop_top, push
+from hydraplan.planner.placement.waiting import (
+    MAX_QUERIES,
+    call_up,
+    call_up_all,
+    let_wait,
+    nobody_waits,
+)
 
-MAX_QUERIES = 64
-"""Queries of a placement, a sequence on average, before it gives up (lazy split follows)."""
 MAX_COMPARED = 64
 """Blocks with a slow lane that one sequence compares."""
 
@@ -63,24 +65,13 @@ def place(
     node_of: IntArray,
 ) -> tuple[bool, int]:
     """Fill `microbatch_of` and `node_of`; return completeness and the number of queries."""
-    num_microbatches, lanes = forest.added.shape
-    levels = forest.leads.shape[0]
-    start = np.zeros(levels + 1, np.int64)
-    for k in range(levels):
-        start[k + 1] = start[k] + num_blocks(forest.num_ranks, k) * num_microbatches
-    waiting = np.zeros(levels, np.int64)
-    keys = np.empty(start[levels])
-    items = np.empty(start[levels], np.int64)
+    waiting, lanes = nobody_waits(forest), forest.added.shape[1]
     compared = np.empty(MAX_COMPARED, np.int64)
     fastest = forest.slow[0]
     queries, most_queries = 0, len(order) * MAX_QUERIES
     for i in order:
         k = level[i]
-        while waiting[k] > 0 and -keys[start[k]] >= rows[i]:
-            item = items[start[k]]
-            bar(forest, item // lanes, item % lanes, k, False)
-            drop_top(keys, items, start[k], waiting[k])
-            waiting[k] -= 1
+        call_up(forest, waiting, k, rows[i])
         count = 0
         best_s, to_m, to_node = np.inf, -1, -1
         while queries < most_queries:
@@ -90,9 +81,7 @@ def place(
                 break
             free = cap_tokens - block_max(forest.rows_added, forest.rows_highest, m, node)
             if free < rows[i]:
-                bar(forest, m, node, k, True)
-                push(keys, items, start[k], waiting[k], -free, m * lanes + node)
-                waiting[k] += 1
+                let_wait(forest, waiting, k, m, node, free)
                 continue
             done_s = load + load_s[i] * forest.slow[node]
             if done_s < best_s:
@@ -108,7 +97,5 @@ def place(
             return False, queries
         microbatch_of[i], node_of[i] = to_m, to_node
         change(forest, to_m, to_node, load_s[i], rows[i])
-    for k in range(levels):
-        for at in range(start[k], start[k] + waiting[k]):
-            bar(forest, items[at] // lanes, items[at] % lanes, k, False)
+    call_up_all(forest, waiting)
     return True, queries

@@ -26,8 +26,6 @@ from hydraplan.planner.placement.sizing import Sized
 
 GOOD_ENOUGH = 1.04
 """Peak over mean at which repair stops: below it the rest of the model is less exact."""
-
-
 CROWDED = 0.7
 """Share of the cap filled on average from which lazy split comes first: the forest would fail."""
 
@@ -74,7 +72,8 @@ def place(
     placed = next(filter(None, (way(*asked, slow) for way in ways)), None)
     if placed is None:
         return None
-    return _finished(placed, table, length_tokens, cap_tokens, level, load_s, rows, slow)
+    options = Options(table.bucket, falling_load_s(table), length_tokens, table.degrees, cap_tokens)
+    return _finished(placed, options, table.fixed_s, level, load_s, rows, slow)
 
 
 def place_filling(
@@ -87,8 +86,7 @@ def place_filling(
     limit_s: float,
 ) -> Placement | None:
     """Place sequences and choose their degrees meanwhile (`fill`); other arguments as `place`."""
-    falling_s = falling_load_s(table)
-    options = Options(table.bucket, falling_s, length_tokens, table.degrees, cap_tokens)
+    options = Options(table.bucket, falling_load_s(table), length_tokens, table.degrees, cap_tokens)
     floor = table.floor[table.bucket]
     work_s = (table.load_s * table.degrees)[table.bucket, floor]
     forest = new_forest(num_ranks, num_microbatches, slow)
@@ -100,14 +98,13 @@ def place_filling(
     if not complete:
         return None
     placed = forest, microbatch, node
-    return _finished(placed, table, length_tokens, cap_tokens, level, load_s, rows, slow)
+    return _finished(placed, options, table.fixed_s, level, load_s, rows, slow)
 
 
 def _finished(
     placed: Filled,
-    table: CostTable,
-    length_tokens: IntArray,
-    cap_tokens: int,
+    options: Options,
+    fixed_s: float,
     level: IntArray,
     load_s: FloatArray,
     rows: IntArray,
@@ -117,9 +114,8 @@ def _finished(
     forest, microbatch, node = placed
     num_microbatches, width = len(forest.added), forest.added.shape[1] // 2
     speed = forest.num_ranks if slow is None else float((1 / slow).sum())
-    mean_s = float(load_s @ table.degrees[level]) / (speed * num_microbatches)
-    options = Options(table.bucket, falling_load_s(table), length_tokens, table.degrees, cap_tokens)
-    stop_s = GOOD_ENOUGH * mean_s + (GOOD_ENOUGH - 1) * table.fixed_s
+    mean_s = float(load_s @ options.degrees[level]) / (speed * num_microbatches)
+    stop_s = GOOD_ENOUGH * mean_s + (GOOD_ENOUGH - 1) * fixed_s
     repair(forest, options, microbatch, node, level, load_s, rows, stop_s, len(level))
     if slow is None:
         node = swapped(forest.added, forest.num_ranks, microbatch, node)
@@ -128,7 +124,7 @@ def _finished(
         microbatch=microbatch,
         first_rank=(node - (width >> level)) << level,
         peak_s=forest.highest[:, 1].copy(),
-        mean_s=float(load_s @ table.degrees[level]) / (speed * num_microbatches),
+        mean_s=float(load_s @ options.degrees[level]) / (speed * num_microbatches),
     )
 
 

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from hydraplan.layout import legal_degrees
 from hydraplan.model import FloatArray, IntArray
-from hydraplan.planner.placement.fill import MAX_QUERIES, fill
+from hydraplan.planner.placement.fill import fill
 from hydraplan.planner.placement.forest import new_forest
 from hydraplan.planner.placement.repair import Options
+from hydraplan.planner.placement.waiting import MAX_QUERIES
 from tests.planner.placed import UNBOUNDED, blocks_of
 
 

@@ -24,7 +24,7 @@ import pytest
 
 from hydraplan.layout import legal_degrees
 from hydraplan.model import IntArray
-from hydraplan.planner.placement import lazy_heaps, lazy_split, min_max_forest
+from hydraplan.planner.placement import lazy_heaps, lazy_split, min_max_forest, waiting
 from hydraplan.planner.placement.block_tree import new_tree
 from hydraplan.planner.placement.forest import filled_forest, new_forest
 from hydraplan.planner.placement.repair import Options, repair
@@ -86,7 +86,7 @@ def work_on(ranks: int, widest: str, full: bool) -> Work:
     [
         (heap_entries, lazy_heaps.MAX_SET_ASIDE + 1),
         (split_entries, lazy_split.MAX_TOUCHED),
-        (forest_queries, min_max_forest.MAX_QUERIES),
+        (forest_queries, waiting.MAX_QUERIES),
     ],
 )
 def test_what_is_touched_does_not_grow_with_the_pool(
@@ -113,7 +113,7 @@ def test_a_full_pool_is_not_asked_for_lane_by_lane() -> None:
     for ranks in (64, 4096, 16_384):
         work = work_on(ranks, "8", True)
         assert heap_entries(work, 60)[1] < 20 * COUNT
-        assert forest_queries(work, 60)[1] <= COUNT * min_max_forest.MAX_QUERIES
+        assert forest_queries(work, 60)[1] <= COUNT * waiting.MAX_QUERIES
         assert split_entries(work, 60)[1] < 2 * COUNT
 
 
