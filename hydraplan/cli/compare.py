@@ -43,6 +43,7 @@ def compare(
     from hydraplan.planner.compare import compare as rows_of
     from hydraplan.views import console
     from hydraplan.views.compare_text import print_rows, row_object
+    from hydraplan.views.options_text import options_object
 
     names = [name.strip() for name in strategies.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
@@ -81,6 +82,11 @@ def compare(
         console.emit_json(
             {
                 "profile_mode": inputs.profile.header.mode,
+                "options": {
+                    name: value
+                    for name, value in options_object(inputs.options).items()
+                    if name not in ("strategy", "microbatch_order")  # each row has its own
+                },
                 "rows": [row_object(r) for r in rows],
                 "left_out": {r.strategy: r.reason for r in left_out},
             }

@@ -63,7 +63,7 @@ def plan(
     from hydraplan.model import BatchPlan, BatchSummary
     from hydraplan.planner.plan import plan_many
     from hydraplan.views import console
-    from hydraplan.views.plan_text import batch_object, print_plan
+    from hydraplan.views.plan_text import plan_object, print_plan
 
     refuse_existing(output, force, PLAN_FILES)
     inputs = o.read_inputs(
@@ -103,7 +103,7 @@ def plan(
     ):
         write_plan(output, header, map(kept, console.counted(batches, advance)))
     if json:
-        console.emit_json({"plan": output, "batches": [batch_object(s) for s in summaries]})
+        console.emit_json(plan_object(output, header, summaries))
     else:
         print_plan(header, summaries)
     console.note(f"wrote {output}")

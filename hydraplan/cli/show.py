@@ -59,7 +59,7 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
     from hydraplan.slots import slot_times
     from hydraplan.views import console
     from hydraplan.views.charts import SHADES, gantt, heat_map
-    from hydraplan.views.plan_text import batch_object, print_plan, print_sequences
+    from hydraplan.views.plan_text import plan_object, print_plan, print_sequences
 
     plan = open_plan(path)
     summaries = []
@@ -70,7 +70,7 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
             raise InvalidPlan(f"{path} is not valid: {broken[0]}", f"see hydraplan validate {path}")
         summaries.append(found.summary())
     if json:
-        console.emit_json({"plan": path, "batches": [batch_object(s) for s in summaries]})
+        console.emit_json(plan_object(path, plan.header, summaries))
         return
     shown = read_batch(plan, batch or 0)
     if view in (None, "summary"):

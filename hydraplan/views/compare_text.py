@@ -7,6 +7,7 @@ from hydraplan.files.profilefile import ProfileHeader
 from hydraplan.model import Comparison
 from hydraplan.planheader import PlanOptions
 from hydraplan.views import console
+from hydraplan.views.options_text import changed_options
 from hydraplan.views.plan_text import window_text
 
 
@@ -31,8 +32,11 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
         f"{profile.model.name}, {profile.mode} profile ({profile.device}), tp {options.tp} x pp"
         f" {options.pp} x ranks {options.ranks},\nat most {options.max_tokens_per_rank:,} tokens"
         f" a rank and microbatch, schedule {options.pipeline},"
-        f" {len(rows[0].batches)} batch(es)\n"
+        f" {len(rows[0].batches)} batch(es)"
     )
+    if changed := changed_options(options):
+        console.emit(changed)
+    console.emit()
     best_s = min(row.figures["iteration_s"] for row in rows)
     console.print_table(
         ["strategy", "order", "M", "iter. s", "x best", "pipe", "fill", "dp", "imb."],

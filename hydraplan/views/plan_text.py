@@ -2,18 +2,31 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from hydraplan.metrics import FIGURES, mean_figures
 from hydraplan.model import ON_RANKS, BatchPlan, BatchSummary
 from hydraplan.planheader import PlanHeader
 from hydraplan.views import console
+from hydraplan.views.options_text import changed_options, options_object
 
 K = TypeVar("K", str, int)
 
 
 SHOWN_BATCHES = 20
 """Batches that get a row of their own; figures are always those of all."""
+
+
+def plan_object(
+    path: Path, header: PlanHeader, batches: Sequence[BatchSummary]
+) -> dict[str, object]:
+    """A plan for `--json`: where it lies, what was asked, and one object a batch."""
+    return {
+        "plan": path,
+        "options": options_object(header.options),
+        "batches": [batch_object(b) for b in batches],
+    }
 
 
 def batch_object(plan: BatchSummary) -> dict[str, object]:
@@ -47,8 +60,11 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
         f"tp {options.tp} x pp {options.pp} x ranks {options.ranks}"
         f" = {options.tp * options.pp * options.ranks} devices,"
         f" at most {options.max_tokens_per_rank:,} tokens a rank and microbatch,"
-        f" strategy {options.strategy}, schedule {options.pipeline}\n"
+        f" strategy {options.strategy}, schedule {options.pipeline}"
     )
+    if changed := changed_options(options):
+        console.emit(changed)
+    console.emit()
     console.print_table(
         ["batch", "rows", "tokens", "M", "window", "winner", "order", "iter. s", "imbal."],
         [

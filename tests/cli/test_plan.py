@@ -68,6 +68,22 @@ def test_json_has_one_object_a_batch_with_every_figure(
         assert sum(batch["degrees"].values()) == batch["status"]["placed"]
 
 
+def test_plan_show_and_compare_name_the_options_that_differ_from_their_default(
+    profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speeds, out = write(tmp_path / "s.txt", "1\n" * 7 + "0.5\n"), str(tmp_path / "b.plan")
+    inputs = [BUNDLED, "--profile", profile, *SHAPE, "--max-groups", "6", "--rank-speed", speeds]
+    said = "options: max-groups 6, rank-speed 0.5..1 (1 of 8 lanes below 1)\n"
+    for command in (["plan", *inputs, "-o", out], ["show", out], ["compare", *inputs]):
+        assert run(command) == 0
+        assert said in capsys.readouterr().out
+    for command in (["show", out], ["compare", *inputs], ["plan", *inputs, "-o", out, "--force"]):
+        assert run([*command, "--json"]) == 0
+        options = json.loads(capsys.readouterr().out)["options"]
+        assert (options["max_groups"], options["engine"]) == (6, "nested")
+        assert options["rank_speed"] == [1.0] * 7 + [0.5]
+
+
 def test_validate_says_yes_with_0_and_no_with_1_and_the_row(
     plan_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
