@@ -9,6 +9,9 @@ from hydraplan.cli import options as o
 
 View = Literal["summary", "loads", "gantt", "sequences"]
 
+LIMIT = 20
+"""Rows of the sequences view where none are asked for."""
+
 
 def show(
     path: Annotated[Path, typer.Argument(help="Plan or run folder.")],
@@ -22,17 +25,34 @@ def show(
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Most rows of the sequences view.")
-    ] = 20,
+        int | None,
+        typer.Option("--limit", min=1, help="Most rows of the sequences view.  [default: 20]"),
+    ] = None,
     json: o.Json = False,
 ) -> None:
     """Show a plan (summary, load of every slot, Gantt chart, sequences) or the steps of a run."""
     from hydraplan.errors import InputError
 
     if (path / "steps.parquet").is_file():
+        for option, value in (("--view", view), ("--batch", batch), ("--limit", limit)):
+            if value is not None:
+                raise InputError(
+                    f"{path} is a run, {option} {value} shows a part of a plan",
+                    f"leave {option} out, or show the plan of the run",
+                )
         _show_run(path, json)
     elif path.is_dir() and (path / "sequences.parquet").is_file():
-        _show_plan(path, view, batch, limit, json)
+        if json and view not in (None, "summary"):
+            raise InputError(
+                f"--view {view} is drawn as text, --json holds the summary of every batch",
+                "leave one of the two out",
+            )
+        if limit is not None and (json or view not in (None, "sequences")):
+            raise InputError(
+                f"--limit {limit} counts rows of the sequences view, which is not asked for",
+                "leave --limit out, or use --view sequences without --json",
+            )
+        _show_plan(path, view, batch, limit or LIMIT, json)
     else:
         raise InputError(
             f"{path} is neither a plan nor a run folder",

@@ -185,6 +185,48 @@ def test_show_draws_loads_gantt_and_sequences_in_ascii_within_80_columns(
     assert max(len(line) for line in (loads + gantt + sequences).splitlines()) <= 80
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--view", "gantt", "--json"], "--view gantt is drawn as text, --json holds the summary"),
+        (["--view", "gantt", "--limit", "5"], "--limit 5 counts rows of the sequences view"),
+        (["--limit", "5", "--json"], "--limit 5 counts rows of the sequences view"),
+    ],
+)
+def test_show_refuses_what_would_have_no_effect_on_a_plan(
+    options: list[str], said: str, plan_folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["show", plan_folder, *options]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()[0].startswith(f"error: {said}")) == ("", True)
+    assert "hint: leave" in err
+
+
+def test_the_summary_is_what_json_holds_and_may_be_named(
+    plan_folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for options in ([], ["--view", "summary"]):
+        assert run(["show", plan_folder, "--json", *options]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("options", [["--view", "gantt"], ["--batch", "1"], ["--limit", "5"]])
+def test_show_refuses_to_take_a_part_of_a_run(
+    options: list[str], plan_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "a.run")
+    assert run(["execute", plan_folder, "--simulate", "-o", folder]) == 0
+    capsys.readouterr()
+    for more in ([], ["--json"]):
+        assert run(["show", folder, *options, *more]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(f"error: {folder} is a run, {' '.join(options)} shows a part of a")
+        assert f"hint: leave {options[0]} out" in err
+
+
 def test_same_inputs_give_the_same_bytes_under_two_hash_seeds(profile: str, tmp_path: Path) -> None:
     found = []
     for seed in ("0", "1"):
