@@ -105,8 +105,7 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
             f"\n'{SHADES[0]}' nothing to '{SHADES[-1]}' {load_s.max():.4g} s"
             f" (mean {load_s.mean():.4g} s)"
         )
-        for line in heat_map(load_s):
-            console.emit(line)
+        console.draw(heat_map(load_s))
     if view in (None, "gantt"):
         end_s = max(float(e[-1]) for e in shown.predicted_end_s)
         console.emit(
@@ -114,8 +113,7 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
             " gradient sync\nexcluded): last digit of the microbatch, F forward, B backward,"
             " '.' idle"
         )
-        for line in gantt(shown):
-            console.emit(line)
+        console.draw(gantt(shown))
     if view in (None, "sequences"):
         console.emit()
         print_sequences(shown, limit)

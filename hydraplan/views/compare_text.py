@@ -53,8 +53,9 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
             for row in rows
         ],
         title="simulated, noise-free, mean over batches",
-        caption="pipe, fill, dp: pipeline bubble, what of it the schedule leaves at equal slots,\n"
-        "and data-parallel bubble, shares of the iteration. imb.: fullest slot over the mean.\n",
+        caption="pipe, fill, dp: pipeline bubble, what of it the schedule leaves at equal\n"
+        "slots, and data-parallel bubble, shares of the iteration. imb.: fullest slot\n"
+        "over the mean.\n",
     )
     console.print_table(
         ["strategy", "order", "won by", "window of M", "one plan ms", "search ms"],

@@ -7,17 +7,18 @@ go to stderr, progress only where that is a terminal. Everything reads without c
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import PurePath
+from textwrap import wrap
 from typing import TypeVar
 
-from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
-from rich.text import Text
 
 from hydraplan.errors import printable
 
@@ -26,11 +27,8 @@ T = TypeVar("T")
 SCHEMA_VERSION = 1
 """First entry of every object that a command prints under `--json`."""
 
-WIDEST = 400
-"""Characters of the widest line of a table that goes to a file or a pipe."""
-
-GAP = 3
-"""Columns of space between two columns of a table."""
+GAP, NARROW_GAP = 3, 2
+"""Columns of space between two columns of a table; and where room is short."""
 
 LEAST_TEXT_WIDTH = 8
 """A column of text is not folded below this."""
@@ -43,8 +41,20 @@ def emit_json(payload: Mapping[str, object]) -> None:
 
 
 def emit(text: str = "") -> None:
-    """Print lines of text to stdout; other control characters are escaped."""
-    print("\n".join(map(printable, text.split("\n"))))
+    """Print lines of text to stdout, wrapped on words; other control characters are escaped.
+
+    In a file or a pipe a line stays whole, unless COLUMNS says how wide it may be.
+    """
+    is_bounded = sys.stdout.isatty() or "COLUMNS" in os.environ
+    width = Console().width if is_bounded else sys.maxsize
+    for line in map(printable, text.split("\n")):
+        draw(wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""])
+
+
+def draw(lines: Iterable[str]) -> None:
+    """Print lines whose columns have their places: escaped, never wrapped."""
+    for line in lines:
+        print(printable(line))
 
 
 def note(text: str) -> None:
@@ -65,37 +75,46 @@ def print_table(
         title: A line above the table.
         caption: A line below the table.
     """
-    console = Console(highlight=False)
-    texts = [[cell(row[i]) for row in rows] for i in range(len(columns))]
     numeric = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
-    widest = [max(map(len, [name, *column])) for name, column in zip(columns, texts, strict=True)]
-    is_narrow = sum(widest) + GAP * len(columns) > console.width
-    heads = [
-        name.split() if is_narrow and stacks else [name]
-        for name, stacks in zip(columns, numeric, strict=True)
-    ]
-    height = max(map(len, heads))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    least_width = 0
-    for i, head in enumerate(heads):
-        table.add_column(
-            Text("\n".join([""] * (height - len(head)) + head)),
-            justify="right" if numeric[i] else "left",
-            overflow="fold",
-            no_wrap=numeric[i],
-        )
-        width = max(map(len, [*head, *texts[i]]))
-        least_width += GAP + (width if numeric[i] else min(width, LEAST_TEXT_WIDTH))
-    for row in zip(*texts, strict=True):
-        table.add_row(*map(Text, row))
+    texts = [[printable(cell(row[i])) for row in rows] for i in range(len(columns))]
+    whole = [[name] for name in columns]
+    stacked = [name.split() if n else [name] for name, n in zip(columns, numeric, strict=True)]
+    for heads, gap in ((whole, GAP), (stacked, GAP), (stacked, NARROW_GAP)):
+        widths = [max(map(cell_len, [*h, *t])) for h, t in zip(heads, texts, strict=True)]
+        room = Console().width - gap * (len(columns) - 1)
+        if sum(widths) <= room:
+            break
+    widths = _narrowed(widths, numeric, room)
+
+    def line(parts: Sequence[str]) -> str:
+        padded = []
+        for part, width, right in zip(parts, widths, numeric, strict=True):
+            space = " " * (width - cell_len(part))
+            padded.append(space + part if right else part + space)
+        return (" " * gap).join(padded).rstrip()
+
     if title:
         emit(title)
-    console.width = max(console.width, least_width)
-    with console.capture() as drawn:
-        console.print(table)
-    emit("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+    height = max(map(len, heads))
+    draw(line(parts) for parts in zip(*([""] * (height - len(h)) + h for h in heads), strict=True))
+    draw(["-" * (sum(widths) + gap * (len(columns) - 1))])
+    for row in zip(*texts, strict=True):
+        folded = [wrap(text, width) or [""] for text, width in zip(row, widths, strict=True)]
+        draw(map(line, zip_longest(*folded, fillvalue="")))
     if caption:
         emit(caption)
+
+
+def _narrowed(widths: list[int], numeric: Sequence[bool], room: int) -> list[int]:
+    """The widths with those of text, the widest first, made smaller until all fit, if they can."""
+    widths = widths.copy()
+    while sum(widths) > room:
+        text = [i for i, number in enumerate(numeric) if not number]
+        widest = max(text, key=lambda i: widths[i], default=None)
+        if widest is None or widths[widest] <= LEAST_TEXT_WIDTH:
+            break
+        widths[widest] -= 1
+    return widths
 
 
 def cell(value: object) -> str:

@@ -18,6 +18,10 @@ SHOWN_BATCHES = 20
 """Batches that get a row of their own; figures are always those of all."""
 
 
+SHOWN_ADVICE = 3
+"""Different pieces of advice that are printed; batches of a file mostly need the same."""
+
+
 def plan_object(
     path: Path, header: PlanHeader, batches: Sequence[BatchSummary]
 ) -> dict[str, object]:
@@ -53,14 +57,12 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
     """Summary of a plan: header, a row a batch, figures over all, and one countable last line."""
     options, shown = header.options, batches[:SHOWN_BATCHES]
     console.emit(
-        f"{header.model.name}, {header.profile_mode} profile {header.profile_digest[:12]},"
-        f" lengths {header.lengths_name} {header.lengths_digest[:12]}"
-    )
-    console.emit(
+        f"{header.model.name}, {header.profile_mode} profile {header.profile_digest[:12]},\n"
+        f"lengths {header.lengths_name} {header.lengths_digest[:12]}\n"
         f"tp {options.tp} x pp {options.pp} x ranks {options.ranks}"
-        f" = {options.tp * options.pp * options.ranks} devices,"
-        f" at most {options.max_tokens_per_rank:,} tokens a rank and microbatch,"
-        f" strategy {options.strategy}, schedule {options.pipeline}"
+        f" = {options.tp * options.pp * options.ranks:,} devices,"
+        f" strategy {options.strategy}, schedule {options.pipeline},\n"
+        f"at most {options.max_tokens_per_rank:,} tokens a rank and microbatch"
     )
     if changed := changed_options(options):
         console.emit(changed)
@@ -86,9 +88,9 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
         if len(shown) == len(batches)
         else f"and {len(batches) - len(shown)} more: hydraplan show PLAN --batch NUMBER",
     )
+    for text in _advice(batches):
+        console.emit(text)
     for b in shown:
-        if b.search.window_advice:
-            console.emit(f"batch {b.batch}: {b.search.window_advice}")
         if b.search.exact_status:
             console.emit(
                 f"batch {b.batch}: {b.search.exact_status}; no placement in {b.num_microbatches}"
@@ -144,6 +146,24 @@ def window_text(plan: BatchSummary) -> str:
     """The window of microbatch counts, as people read it; least > most where it is empty."""
     low, high = plan.search.window_min, plan.search.window_max
     return f"{low}..{high}" if low <= high else f"{low} > {high}"
+
+
+def _advice(batches: Sequence[BatchSummary]) -> list[str]:
+    """What would open the empty windows: a line for the batches that say the same."""
+    by_advice: dict[str, list[int]] = {}
+    for b in batches:
+        if b.search.window_advice:
+            by_advice.setdefault(b.search.window_advice, []).append(b.batch)
+    lines = []
+    for advice, at in list(by_advice.items())[:SHOWN_ADVICE]:
+        who = f"batch {at[0]}" if len(at) == 1 else f"{len(at)} batches ({at[0]} to {at[-1]})"
+        lines.append(f"{'every batch' if 1 < len(batches) == len(at) else who}: {advice}")
+    silent = sum(len(at) for at in list(by_advice.values())[SHOWN_ADVICE:])
+    if silent:
+        lines.append(
+            f"and {silent} more batches have an empty window: hydraplan show PLAN --batch NUMBER"
+        )
+    return lines
 
 
 def _total(counts: Iterable[Mapping[K, int]]) -> Counter[K]:

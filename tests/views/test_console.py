@@ -66,6 +66,45 @@ def test_text_wider_than_the_terminal_is_folded_and_loses_no_character(capsys, m
     assert "".join(lines).count("x") == 140
 
 
+def test_text_is_folded_at_hyphens_and_spaces_where_it_has_them(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "22")
+    table = ["winner", "order", "n"], [["load-driven", "long-first", 7], ["memory", "", 12]]
+    assert table_lines(capsys, *table) == [
+        "winner    order      n",
+        "----------------------",
+        "load-     long-      7",
+        "driven    first",
+        "memory              12",
+    ]
+
+
+def test_columns_stand_closer_before_any_text_is_folded(capsys, monkeypatch):
+    table = ["winner", "n"], [["load-driven", 7]]
+    for width, gap in ((15, 3), (14, 2)):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert table_lines(capsys, *table)[-1] == "load-driven" + " " * gap + "7"
+
+
+def test_sentences_are_wrapped_on_words_and_drawings_are_not(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    console.emit("use --max-tokens-per-rank 9 or\n\nmore\x1b[2J")
+    console.draw(["ab  " * 8 + "\x1b|"])
+    assert capsys.readouterr().out.splitlines() == [
+        "use",
+        "--max-tokens-per-rank",
+        "9 or",
+        "",
+        "more\\x1b[2J",
+        "ab  " * 8 + "\\x1b|",
+    ]
+
+
+def test_a_sentence_in_a_pipe_stays_on_its_line(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    console.emit("word " * 40 + "end")
+    assert capsys.readouterr().out == "word " * 40 + "end\n"
+
+
 def test_numbers_are_never_folded_even_where_they_are_too_wide(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = table_lines(capsys, ["text", *"abcdefgh"], [["w" * 40, *[123_456_789] * 8]])

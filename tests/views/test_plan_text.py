@@ -1,0 +1,105 @@
+"""The summary of a plan, as people read it."""
+
+from dataclasses import replace
+
+import pytest
+
+from hydraplan.metrics import FIGURES
+from hydraplan.model import BatchSummary, Search
+from hydraplan.views.plan_text import print_plan
+from tests.plans import plan_header, tiny_model
+
+ADVICE = (
+    "the cap asks for at least 9 microbatches, the longest sequence allows at most 6; what would"
+    " open the window: a cap of 12288 tokens (+50%, by recomputing or offloading activations)"
+)
+OPEN = Search(5, 17, 0.05, 0.25, 0.03, 12, 1, 1.5, 1.02, 1.5, 2.0)
+EMPTY = replace(OPEN, window_min=9, window_max=6, window_advice=ADVICE)
+
+
+def header(**options):
+    plain = plan_header(tiny_model(), pp=2, ranks=8, num_batches=1)
+    changed = {"strategy": "hydra", "microbatch_order": "auto"} | options
+    return plain.model_copy(update={"options": plain.options.model_copy(update=changed)})
+
+
+def batch(number=0, search=OPEN, **changed):
+    plain = BatchSummary(
+        batch=number,
+        strategy="hydra",
+        winner="load-driven",
+        pipeline="1f1b",
+        microbatch_order="long-first",
+        num_microbatches=17,
+        num_sequences=16_384,
+        num_tokens=101_927_408,
+        status={"placed": 16_380, "empty": 4},
+        degrees={1: 16_000, 8: 380},
+        search=search,
+        figures=dict.fromkeys(FIGURES, 0.25),
+    )
+    return replace(plain, **changed)
+
+
+@pytest.fixture
+def printed(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def of(*batches, **options):
+        print_plan(header(**options), list(batches))
+        return capsys.readouterr().out
+
+    return of
+
+
+def test_a_plan_of_a_large_batch_reads_so(printed):
+    before, _, after = printed(batch(search=EMPTY), engine="ring").partition("iteration_s")
+    assert (
+        before
+        == f"""\
+test, analytic profile 000000000000,
+lengths by-hand 000000000000
+tp 1 x pp 2 x ranks 8 = 16 devices, strategy hydra, schedule 1f1b,
+at most 100,000 tokens a rank and microbatch
+options: engine ring
+
+batches (simulated, noise-free)
+                                                                 iter.
+batch    rows       tokens   M  window  winner       order           s  imbal.
+{"-" * 78}
+    0  16,384  101,927,408  17  9 > 6   load-driven  long-first   0.25    0.25
+batch 0: the cap asks for at least 9 microbatches, the longest sequence allows
+at most 6; what would open the window: a cap of 12288 tokens (+50%, by
+recomputing or offloading activations)
+
+4 rows hold no token and are skipped
+batch 0 sequences by degree: 1: 16000, 8: 380
+
+figures, mean over batches
+figure                   value
+------------------------------
+"""
+    )
+    assert after.endswith("""
+Plan: 16380 sequences, 8 ranks, 2 stages, 17 microbatches in 1 batches; slot
+imbalance 0.250, pipeline bubble 25.0% (fill 25.0%), iteration 0.25 s simulated
+""")
+
+
+def test_advice_that_every_batch_shares_stands_once(printed):
+    text = printed(*(batch(i, EMPTY) for i in range(30)))
+    assert text.count("what would open the window") == 1
+    assert "every batch: the cap asks for at least 9" in text
+
+
+def test_advice_names_its_batches_and_ends_after_three(printed):
+    def advised(number):
+        return batch(number, replace(EMPTY, window_advice=f"advice {number // 2}"))
+
+    text = printed(batch(0), *map(advised, range(2, 13)))
+    lines = [line for line in text.splitlines() if "advice" in line]
+    assert lines == [
+        "2 batches (2 to 3): advice 1", "2 batches (4 to 5): advice 2",
+        "2 batches (6 to 7): advice 3",
+    ]  # fmt: skip
+    assert "and 5 more batches have an empty window: hydraplan show PLAN --batch" in text
