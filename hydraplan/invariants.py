@@ -327,6 +327,13 @@ RULES: dict[str, Rule] = {
     "cap-mean": _cap_mean,
     "cap-per-sequence": _cap_per_sequence,
     "every-rank": _every_rank,
+CAPS = {
+    "cap": "at most {cap} tokens a rank and microbatch",
+    "cap-mean": "at most {cap} tokens, as length over degree, a rank and microbatch",
+    "cap-per-sequence": "at most {cap} tokens of each sequence a rank, more of several together",
+}
+"""What each way to keep to the cap means, in words; a strategy promises one of them."""
+
     "one-degree": _one_degree,
     "order": _order,
     "reorder": _reorder,

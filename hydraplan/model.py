@@ -20,6 +20,9 @@ OpKind = Literal["F", "B", "W", "BW"]
 WINNERS = ("load-driven", "memory")
 """Which kind of candidate a strategy returned."""
 
+CHOOSING = ("hydra", "exact")
+"""Strategies that choose between both kinds; what every other returns is memory-sized."""
+
 EXACT_STATUS = ("optimal", "feasible")
 """What strategy `exact` says of its plan: proven least, or with a gap to the bound."""
 
@@ -203,6 +206,7 @@ class Comparison:
     `plan_s` one solve and placement, `planning_s` the whole search, both warm CPU seconds a
     batch.
     """
+    `cap` is the invariant by which the strategy keeps to the cap (`hydraplan.invariants`).
 
     strategy: str
     microbatch_order: str
@@ -211,6 +215,7 @@ class Comparison:
     plan_s: float
     planning_s: float
 
+    cap: str
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:

@@ -1,6 +1,6 @@
 """Several strategies on the same batches: figures side by side, and what planning cost.
 
-Planning is timed in CPU seconds of this process, after one batch has warmed up the compiled
+Planning is timed in CPU seconds of its process, after one batch has warmed up the compiled
 code: `planning_s` the whole way from lengths to a scored plan, cost table and search included;
 `plan_s` only choosing degrees and placing them once, at the point that was found.
 """
@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from hydraplan.errors import Infeasible, InputError, MissingDependency
 from hydraplan.files.lengths import Lengths
 from hydraplan.files.profilefile import Profile
+from hydraplan.invariants import CAPS
 from hydraplan.metrics import mean_figures
 from hydraplan.model import BatchSummary, Comparison, LeftOut
 from hydraplan.planheader import PlanOptions
 from hydraplan.planner.batches import Batches
+from hydraplan.planner.forked import in_order
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.plan import finish, open_request, prepare
@@ -26,12 +28,14 @@ def compare(
     options: PlanOptions,
     num_batches: int | None,
     strategies: list[str],
+    workers: int = 1,
 ) -> Iterator[Comparison | LeftOut]:
     """Plan every batch with every strategy; each in the microbatch orders that make sense.
 
     hydra chooses its own order; a baseline is shown in all, since sorting a memory-sized
     plan's microbatches removes most of its bubble. A strategy that cannot plan some batch, or
-    knows no option that was asked for, is left out with its reason.
+    knows no option that was asked for, is left out with its reason. Batches are planned by so many
+    processes; rows do not depend on their number, the times only as far as they share cores.
     """
     for name in strategies:
         if name not in STRATEGIES:
@@ -44,30 +48,34 @@ def compare(
             for order in orders:
                 asked = options.model_copy(update={"strategy": name, "microbatch_order": order})
                 strategy.place(open_request(batches.cost, asked, batches[0]))
-                yield _row(asked, batches)
+                yield _row(asked, batches, workers)
         except (Infeasible, MissingDependency) as error:
             yield LeftOut(name, str(error))
 
 
-def _row(options: PlanOptions, batches: Batches) -> Comparison:
+def _row(options: PlanOptions, batches: Batches, workers: int) -> Comparison:
     strategy = STRATEGIES[options.strategy]
-    plans: list[BatchSummary] = []
-    plan_s = planning_s = 0.0
-    for index in range(len(batches)):
+
+    def work(index: int) -> tuple[BatchSummary, float, float]:
+        """The plan of a batch, and CPU seconds of one placement and of the whole search."""
         rows = batches[index]
         began_s = time.process_time()
         request = open_request(batches.cost, options, rows)
         draft = strategy.place(request)
-        planning_s += time.process_time() - began_s
-        began_s = time.process_time()
+        searched_s = time.process_time()
         strategy.place_once(request, draft)
-        plan_s += time.process_time() - began_s
-        plans.append(finish(request, options, index, rows, draft).summary())
+        placed_s = time.process_time()
+        summary = finish(request, options, index, rows, draft).summary()
+        return summary, placed_s - searched_s, searched_s - began_s
+
+    with in_order(work, len(batches), workers) as found:
+        plans, plan_s, planning_s = zip(*found, strict=True)
     return Comparison(
         strategy=options.strategy,
         microbatch_order=options.microbatch_order,
-        batches=tuple(plans),
+        batches=plans,
         figures=mean_figures([p.figures for p in plans]),
-        plan_s=plan_s / len(plans),
-        planning_s=planning_s / len(plans),
+        cap=next(name for name in strategy.invariants if name in CAPS),
+        plan_s=sum(plan_s) / len(plans),
+        planning_s=sum(planning_s) / len(plans),
     )

@@ -33,6 +33,10 @@ def compare(
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
     json: o.Json = False,
+    workers: Annotated[
+        int,
+        typer.Option("--workers", min=1, help="Processes that plan batches; 1 times them best."),
+    ] = 1,
 ) -> None:
     """Plan the same batches with several strategies and show all figures side by side.
 
@@ -73,7 +77,7 @@ def compare(
         layers=layers,
         rank_speed=rank_speed,
     )
-    found = list(rows_of(inputs.lengths, inputs.profile, inputs.options, inputs.num_batches, names))
+    found = list(rows_of(*inputs, names, workers))
     rows = [row for row in found if isinstance(row, Comparison)]
     left_out = [row for row in found if isinstance(row, LeftOut)]
     if not rows:

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hydraplan.files.profilefile import ProfileHeader
+from hydraplan.invariants import CAPS
 from hydraplan.model import Comparison
 from hydraplan.planheader import PlanOptions
 from hydraplan.views import console
 from hydraplan.views.options_text import changed_options
-from hydraplan.views.plan_text import window_text
+from hydraplan.views.plan_text import batch_object, window_text, winner_text
 
 
 def row_object(row: Comparison) -> dict[str, object]:
@@ -16,10 +17,11 @@ def row_object(row: Comparison) -> dict[str, object]:
     return {
         "strategy": row.strategy,
         "microbatch_order": row.microbatch_order,
-        "winner": [b.winner for b in row.batches],
+        "winner": [batch_object(b)["winner"] for b in row.batches],
         "num_microbatches": [b.num_microbatches for b in row.batches],
         "window": [[b.search.window_min, b.search.window_max] for b in row.batches],
         "status": _status(row),
+        "cap": row.cap,
         **row.figures,
         "plan_s": row.plan_s,
         "planning_s": row.planning_s,
@@ -37,12 +39,14 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
     if changed := changed_options(options):
         console.emit(changed)
     console.emit()
+    other_caps = list(dict.fromkeys(row.cap for row in rows if row.cap != "cap"))
+    marks = {cap: f" ({number})" for number, cap in enumerate(other_caps, 1)}
     best_s = min(row.figures["iteration_s"] for row in rows)
     console.print_table(
         ["strategy", "order", "M", "iter. s", "x best", "pipe", "fill", "dp", "imb."],
         [
             [
-                row.strategy,
+                row.strategy + marks.get(row.cap, ""),
                 row.microbatch_order,
                 round(sum(b.num_microbatches for b in row.batches) / len(row.batches), 1),
                 row.figures["iteration_s"],
@@ -55,15 +59,20 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
         title="simulated, noise-free, mean over batches",
         caption="pipe, fill, dp: pipeline bubble, what of it the schedule leaves at equal\n"
         "slots, and data-parallel bubble, shares of the iteration. imb.: fullest slot\n"
-        "over the mean.\n",
+        "over the mean.",
     )
+    for cap, mark in marks.items():
+        most = max(row.figures["max_tokens_per_rank"] for row in rows if row.cap == cap)
+        promise = CAPS[cap].format(cap=f"{options.max_tokens_per_rank:,}")
+        console.emit(f"{mark.strip()} another cap: {promise}; up to {most:,.0f} rows here")
+    console.emit()
     console.print_table(
         ["strategy", "order", "won by", "window of M", "one plan ms", "search ms"],
         [
             [
                 row.strategy,
                 row.microbatch_order,
-                ", ".join(sorted({b.winner for b in row.batches})),
+                ", ".join(sorted({winner_text(b) for b in row.batches})),
                 window_text(row.batches[0]),
                 1e3 * row.plan_s,
                 1e3 * row.planning_s,

@@ -151,6 +151,8 @@ def counted(items: Iterable[T], advance: Callable[[float], None]) -> Iterator[T]
 
 def _is_number(value: object) -> bool:
     value = _plain(value)
+    if isinstance(value, str):
+        return value.endswith("%")
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from hydraplan.invariants import CAPS
 from hydraplan.metrics import FIGURES, mean_figures
-from hydraplan.model import ON_RANKS, BatchPlan, BatchSummary
+from hydraplan.model import CHOOSING, ON_RANKS, BatchPlan, BatchSummary
 from hydraplan.planheader import PlanHeader
 from hydraplan.views import console
 from hydraplan.views.options_text import changed_options, options_object
@@ -39,7 +40,7 @@ def batch_object(plan: BatchSummary) -> dict[str, object]:
     return {
         "batch": plan.batch,
         "strategy": plan.strategy,
-        "winner": plan.winner,
+        "winner": plan.winner if plan.strategy in CHOOSING else None,
         "pipeline": plan.pipeline,
         "microbatch_order": plan.microbatch_order,
         "num_microbatches": plan.num_microbatches,
@@ -62,7 +63,7 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
         f"tp {options.tp} x pp {options.pp} x ranks {options.ranks}"
         f" = {options.tp * options.pp * options.ranks:,} devices,"
         f" strategy {options.strategy}, schedule {options.pipeline},\n"
-        f"at most {options.max_tokens_per_rank:,} tokens a rank and microbatch"
+        f"{cap_text(header)}"
     )
     if changed := changed_options(options):
         console.emit(changed)
@@ -76,7 +77,7 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
                 b.num_tokens,
                 b.num_microbatches,
                 window_text(b),
-                b.winner,
+                winner_text(b),
                 b.microbatch_order,
                 b.figures["iteration_s"],
                 b.figures["slot_imbalance"],
@@ -140,6 +141,17 @@ def print_sequences(plan: BatchPlan, limit: int) -> None:
         ],
         title=f"costliest {min(limit, len(rows))} of {len(rows)} sequences of batch {plan.batch}",
     )
+
+
+def winner_text(plan: BatchSummary) -> str:
+    """Which candidate won; a dash for a strategy that has one kind only."""
+    return plan.winner if plan.strategy in CHOOSING else "-"
+
+
+def cap_text(header: PlanHeader) -> str:
+    """What the strategy of a plan promises to keep within the cap."""
+    promised = next((name for name in header.invariants if name in CAPS), "cap")
+    return CAPS[promised].format(cap=f"{header.options.max_tokens_per_rank:,}")
 
 
 def window_text(plan: BatchSummary) -> str:

@@ -123,6 +123,7 @@ def test_numbers_stand_right_and_markup_is_text(capsys):
     lines = table_lines(capsys, ["n", "[red]t[/red]"], [[1, "[b]x"], [1000, "y"]])
     assert lines[0] == "    n   [red]t[/red]"
     assert lines[2:] == ["    1   [b]x", "1,000   y"]
+    assert table_lines(capsys, ["of"], [["5.1%"], ["15.1%"]])[2:] == [" 5.1%", "15.1%"]
 
 
 def test_notes_go_to_stderr_and_progress_is_silent_off_a_terminal(capsys):
