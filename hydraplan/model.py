@@ -203,19 +203,19 @@ class BatchSummary:
 class Comparison:
     """One strategy in one microbatch order; `figures` are means over the batches.
 
+    `cap` is the invariant by which the strategy keeps to the cap (`hydraplan.invariants`).
     `plan_s` one solve and placement, `planning_s` the whole search, both warm CPU seconds a
     batch.
     """
-    `cap` is the invariant by which the strategy keeps to the cap (`hydraplan.invariants`).
 
     strategy: str
     microbatch_order: str
     batches: tuple[BatchSummary, ...]
     figures: dict[str, float]
+    cap: str
     plan_s: float
     planning_s: float
 
-    cap: str
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
