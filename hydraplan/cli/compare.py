@@ -32,11 +32,11 @@ def compare(
     rank_speed: o.RankSpeed = None,
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
-    json: o.Json = False,
     workers: Annotated[
         int,
         typer.Option("--workers", min=1, help="Processes that plan batches; 1 times them best."),
     ] = 1,
+    json: o.Json = False,
 ) -> None:
     """Plan the same batches with several strategies and show all figures side by side.
 
