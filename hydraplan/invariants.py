@@ -327,19 +327,19 @@ RULES: dict[str, Rule] = {
     "cap-mean": _cap_mean,
     "cap-per-sequence": _cap_per_sequence,
     "every-rank": _every_rank,
-CAPS = {
-    "cap": "at most {cap} tokens a rank and microbatch",
-    "cap-mean": "at most {cap} tokens, as length over degree, a rank and microbatch",
-    "cap-per-sequence": "at most {cap} tokens of each sequence a rank, more of several together",
-}
-"""What each way to keep to the cap means, in words; a strategy promises one of them."""
-
     "one-degree": _one_degree,
     "order": _order,
     "reorder": _reorder,
     "schedule": _schedule,
 }
 """Every rule by the name a plan promises it under, foundations first."""
+
+CAPS = {
+    "cap": "at most {cap} tokens a rank and microbatch",
+    "cap-mean": "at most {cap} tokens, as length over degree, a rank and microbatch",
+    "cap-per-sequence": "at most {cap} tokens of each sequence a rank, more of several together",
+}
+"""What each way to keep to the cap means, in words; a strategy promises one of them."""
 
 FOUNDATIONS = frozenset({"accounted", "degree", "layout", "inside"})
 """Rules without which no other can even be asked; every plan must promise them."""
