@@ -115,7 +115,7 @@ class Search:
     `window_advice`: what would open an empty window, and by how much; "" if it is open.
     `exact_status`: one of `EXACT_STATUS`, "" for every other strategy. `bound_s`: no placement
     of this batch in as many microbatches has a smaller fullest slot, loads summed as in
-    `planner.placement.exact`; seconds.
+    `planner.placement.exact`; `fullest_slot_s`: that of this plan, summed alike; seconds.
     """
 
     window_min: int
@@ -133,6 +133,12 @@ class Search:
     slack: float = float("nan")
     exact_status: str = ""
     bound_s: float = float("nan")
+    fullest_slot_s: float = float("nan")
+
+    @property
+    def bound_gap(self) -> float:
+        """How far the fullest slot is above the bound, relative; NaN where there is no bound."""
+        return self.fullest_slot_s / self.bound_s - 1 if self.bound_s > 0 else float("nan")
 
 
 @dataclass(frozen=True, slots=True)

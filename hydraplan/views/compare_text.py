@@ -22,6 +22,8 @@ def row_object(row: Comparison) -> dict[str, object]:
         "window": [[b.search.window_min, b.search.window_max] for b in row.batches],
         "status": _status(row),
         "cap": row.cap,
+        "exact_status": [b.search.exact_status for b in row.batches],
+        "bound_gap": [b.search.bound_gap for b in row.batches],
         **row.figures,
         "plan_s": row.plan_s,
         "planning_s": row.planning_s,
@@ -65,6 +67,13 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
         most = max(row.figures["max_tokens_per_rank"] for row in rows if row.cap == cap)
         promise = CAPS[cap].format(cap=f"{options.max_tokens_per_rank:,}")
         console.emit(f"{mark.strip()} another cap: {promise}; up to {most:,.0f} rows here")
+    for batches in (row.batches for row in rows if row.strategy == "exact"):
+        proven = sum(b.search.exact_status == "optimal" for b in batches)
+        gap = max(b.search.bound_gap for b in batches)
+        console.emit(
+            f"exact: optimal in {proven} of {len(batches)} batches, fullest slot at most {gap:.2%}"
+            " above its bound"
+        )
     console.emit()
     console.print_table(
         ["strategy", "order", "won by", "window of M", "one plan ms", "search ms"],

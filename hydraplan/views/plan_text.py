@@ -50,6 +50,7 @@ def batch_object(plan: BatchSummary) -> dict[str, object]:
         "degrees": plan.degrees,
         "window_is_empty": search.window_min > search.window_max,
         **{name: getattr(search, name) for name in search.__dataclass_fields__},
+        "bound_gap": search.bound_gap,
         **{name: plan.figures[name] for name in FIGURES},
     }
 
@@ -93,10 +94,7 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
         console.emit(text)
     for b in shown:
         if b.search.exact_status:
-            console.emit(
-                f"batch {b.batch}: {b.search.exact_status}; no placement in {b.num_microbatches}"
-                f" microbatches has a fullest slot below {b.search.bound_s:.4g} s, loads summed"
-            )
+            console.emit(f"batch {b.batch}: {_exactness(b)}")
     console.emit()
     status = _total(b.status for b in batches)
     for text in _not_placed(status):
@@ -176,6 +174,16 @@ def _advice(batches: Sequence[BatchSummary]) -> list[str]:
             f"and {silent} more batches have an empty window: hydraplan show PLAN --batch NUMBER"
         )
     return lines
+
+
+def _exactness(plan: BatchSummary) -> str:
+    """What `exact` proved: status, fullest slot, bound and the gap between them."""
+    search = plan.search
+    return (
+        f"{search.exact_status}: fullest slot {search.fullest_slot_s:.4g} s, bound"
+        f" {search.bound_s:.4g} s, gap {search.bound_gap:.2%} (loads summed; no placement in"
+        f" {plan.num_microbatches} microbatches is below the bound)"
+    )
 
 
 def _total(counts: Iterable[Mapping[K, int]]) -> Counter[K]:

@@ -50,11 +50,17 @@ def place_exact(request: Request, limits: Limits | None = None) -> Draft:
         bound_s=found.bound_s,
     )
     if whole.slots.load_s.max() > hint_peak_s * (1 + 1e-12):
-        return replace(hint, search=search)
+        return replace(hint, search=_with_fullest(request, hint, search))
     nan = float("nan")
     search = replace(search, exact_status=found.status, load_target_s=nan, theta=nan, eta=nan)
     made = settled(request, whole, timed(request, whole, request.orders), "load-driven")
-    return replace(made, search=search)
+    return replace(made, search=_with_fullest(request, made, search))
+
+
+def _with_fullest(request: Request, made: Draft, search: Search) -> Search:
+    """The search with the fullest slot of the plan, to be read against its bound."""
+    summed = summed_s(request.cost, made.sequences, made.num_microbatches)
+    return replace(search, fullest_slot_s=float(summed.max()))
 
 
 def place_exact_once(request: Request, found: Draft) -> None:
@@ -121,13 +127,18 @@ def exact_claims(
     """Sentences about a status or a bound that this placement does not have."""
     status, bound_s = search.exact_status, search.bound_s
     if strategy != "exact":
-        if status or not np.isnan(bound_s):
-            yield f"exact_status {status!r} and bound_s {bound_s:g} belong to strategy exact alone"
+        if status or not np.isnan([bound_s, search.fullest_slot_s]).all():
+            yield (
+                f"exact_status {status!r}, bound_s {bound_s:g} and fullest_slot_s"
+                f" {search.fullest_slot_s:g} belong to strategy exact alone"
+            )
         return
     if status not in EXACT_STATUS:
         yield f"exact_status is {status!r}, not {' or '.join(EXACT_STATUS)}"
         return
     peak_s = float(summed_s(cost, placed, num_microbatches).max())
+    if not np.isclose(search.fullest_slot_s, peak_s, rtol=1e-9, atol=0):
+        yield f"fullest_slot_s is stored as {search.fullest_slot_s:.9g}, this plan has {peak_s:.9g}"
     if not 0 < bound_s <= peak_s * (1 + 1e-9):
         yield f"bound_s is {bound_s:.9g}, the fullest slot of this plan has {peak_s:.9g}"
     elif status == "optimal" and peak_s > bound_s * (1 + (len(placed) + 1) / UNITS + 1e-9):

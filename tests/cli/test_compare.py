@@ -58,6 +58,19 @@ def test_every_strategy_promises_one_cap_and_those_that_choose_are_known() -> No
     assert set(CHOOSING) == {n for n, s in STRATEGIES.items() if s.default_order == "auto"}
 
 
+def test_exact_says_how_many_batches_are_optimal(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["--batch-sequences", "6", "--num-batches", "2", "--strategies", "exact,memory-ffd"]
+    assert run([*command, *few]) == 0
+    assert "exact: optimal in 2 of 2 batches, fullest slot at most 0.00%" in capsys.readouterr().out
+    assert run([*command, *few, "--json"]) == 0
+    exact, *others = json.loads(capsys.readouterr().out)["rows"]
+    assert exact["exact_status"] == ["optimal", "optimal"]
+    assert all(gap < 1e-5 for gap in exact["bound_gap"])
+    assert all(row["bound_gap"] == [None, None] for row in others)
+
+
 @pytest.mark.dist
 def test_rows_do_not_depend_on_the_number_of_workers(
     command: list[str], capfd: pytest.CaptureFixture[str]

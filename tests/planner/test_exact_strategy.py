@@ -53,6 +53,9 @@ def test_an_exact_plan_says_that_it_is_optimal_and_can_be_checked_and_read(tmp_p
     read = read_batch(opened, 0)
     assert read.search.exact_status == "optimal"
     assert read.search.bound_s == made.search.bound_s > 0
+    summed = summed_s(header.cost_model(), made.sequences.placed(), 2)
+    assert read.search.fullest_slot_s == pytest.approx(summed.max(), rel=1e-12)
+    assert 0 <= read.search.bound_gap <= 1e-5
     assert check_plan(opened.header, read) == []
     assert check_figures(opened.header, read) == []
 
@@ -82,6 +85,13 @@ def test_a_status_or_bound_that_the_plan_does_not_have_is_named(
     claimed = replace(made, search=replace(made.search, exact_status=status, bound_s=bound_s))
     (text,) = check_figures(header, claimed)
     assert sentence in text
+
+
+def test_another_fullest_slot_than_the_plan_has_is_named() -> None:
+    header, made = planned()
+    claimed = replace(made, search=replace(made.search, fullest_slot_s=1.0))
+    (text,) = check_figures(header, claimed)
+    assert "fullest_slot_s is stored as 1, this plan has" in text
 
 
 def test_another_strategy_may_not_claim_a_bound() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from hydraplan.metrics import FIGURES
 from hydraplan.model import BatchSummary, Search
-from hydraplan.views.plan_text import print_plan
+from hydraplan.views.plan_text import batch_object, print_plan
 from tests.plans import plan_header, tiny_model
 
 ADVICE = (
@@ -103,3 +103,15 @@ def test_advice_names_its_batches_and_ends_after_three(printed):
         "2 batches (6 to 7): advice 3",
     ]  # fmt: skip
     assert "and 5 more batches have an empty window: hydraplan show PLAN --batch" in text
+
+
+def test_exact_shows_status_fullest_slot_bound_and_gap(printed):
+    search = replace(OPEN, exact_status="feasible", bound_s=0.5, fullest_slot_s=0.51)
+    text = " ".join(printed(batch(search=search, num_microbatches=2)).split())
+    assert (
+        "batch 0: feasible: fullest slot 0.51 s, bound 0.5 s, gap 2.00% (loads summed; no placement"
+        " in 2 microbatches is below the bound)"
+    ) in text
+    found = batch_object(batch(search=search))
+    assert found["bound_gap"] == pytest.approx(0.02)
+    assert (found["exact_status"], found["bound_s"]) == ("feasible", 0.5)
