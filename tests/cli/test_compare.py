@@ -58,13 +58,16 @@ def test_every_strategy_promises_one_cap_and_those_that_choose_are_known() -> No
     assert set(CHOOSING) == {n for n, s in STRATEGIES.items() if s.default_order == "auto"}
 
 
-def test_exact_says_how_many_batches_are_optimal(
+def test_exact_says_how_many_batches_are_optimal_and_the_largest_gap(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = ["--batch-sequences", "6", "--num-batches", "2", "--strategies", "exact,memory-ffd"]
-    assert run([*command, *few]) == 0
-    assert "exact: optimal in 2 of 2 batches, fullest slot at most 0.00%" in capsys.readouterr().out
-    assert run([*command, *few, "--json"]) == 0
+    Path("few.txt").write_text("3000\n3000\n1000\n" * 2)
+    few = ["--ranks", "2", "--batch-sequences", "3", "--num-batches", "2", "--microbatches", "1"]
+    asked = ["compare", "few.txt", *command[2:-1], "exact,memory-ffd", *few]
+    assert run(asked) == 0
+    said = "exact: optimal in 2 of 2 batches, fullest slot at most 0.00% above its bound\n"
+    assert said in capsys.readouterr().out
+    assert run([*asked, "--json"]) == 0
     exact, *others = json.loads(capsys.readouterr().out)["rows"]
     assert exact["exact_status"] == ["optimal", "optimal"]
     assert all(gap < 1e-5 for gap in exact["bound_gap"])
