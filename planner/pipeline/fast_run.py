@@ -197,8 +197,12 @@ def _run(
     num_stages, num_chunks = len(counts), call_s.shape[2]
     num_microbatches, num_lanes = component.shape
     virtual = num_stages * num_chunks
-    ended = np.full((2, virtual, num_microbatches, num_lanes), -1.0)
-    slow = np.broadcast_to(slow, padded.shape)
+    ended = np.empty((2, virtual, num_microbatches, num_lanes))
+    done = np.zeros((2, virtual, num_microbatches), np.bool_)
+    slow = np.ascontiguousarray(np.broadcast_to(slow, padded.shape))
+    stop, begin_s, work_s = _stops(component), np.empty(num_lanes), np.empty(num_lanes)
+    travel_s = np.where(filled, boundary_s, -np.inf)  # slots without rows wait for nothing
+    stay_s = np.where(filled, 0.0, -np.inf)
     position = np.zeros(num_stages, np.int64)
     remaining = counts.sum()
     while remaining > 0:
@@ -213,34 +217,32 @@ def _run(
                 source = v - 1 if k == 0 else v + 1
                 if k == 2 or source == virtual:
                     source, backward = v, 1 if k == 2 else 0
-                if source >= 0 and ended[backward, source, m, 0] < 0:
+                if source >= 0 and not done[backward, source, m]:
                     break
                 travels = source % num_stages != s
                 call, per_row = call_s[min(k, 2), s, c], row_s[min(k, 2), s, c]
                 if k == 3:
                     call, per_row = call + call_s[1, s, c], per_row + row_s[1, s, c]
                 per_layer = 0.0 if k == 2 else layers[s, c]
-                exchange = attention_s[min(k, 1)]
-                lane = 0
-                while lane < num_lanes:
-                    first, latest, longest = lane, 0.0, 0.0
-                    while lane < num_lanes and component[m, lane] == first:
-                        begin = free[lane]
-                        if source >= 0 and filled[m, lane]:
-                            arrival = ended[backward, source, m, lane]
-                            if travels:
-                                arrival += boundary_s[m, lane]
-                            begin = max(begin, arrival)
-                        work = call + per_row * padded[m, lane] + per_layer * exchange[m, lane]
-                        work *= slow[m, lane]
-                        if k == 2:  # weight gradients meet nobody
-                            free[lane] = begin + work
-                        latest, longest = max(latest, begin), max(longest, work)
-                        lane += 1
-                    if k != 2:
-                        for member in range(first, lane):
-                            free[member] = latest + longest
-                            ended[min(k, 1), v, m, member] = latest + longest
+                exchange, rows, slowness = attention_s[min(k, 1), m], padded[m], slow[m]
+                for lane in range(num_lanes):
+                    work = call + per_row * rows[lane] + per_layer * exchange[lane]
+                    work_s[lane] = work * slowness[lane]
+                if source >= 0:
+                    sent_s, on_way_s = (
+                        ended[backward, source, m],
+                        (travel_s if travels else stay_s)[m],
+                    )
+                    for lane in range(num_lanes):
+                        arrival = sent_s[lane] + on_way_s[lane]
+                        begin_s[lane] = arrival if arrival > free[lane] else free[lane]
+                else:
+                    begin_s[:] = free
+                if k == 2:  # weight gradients meet nobody
+                    free[:] = begin_s + work_s
+                else:
+                    _together(begin_s, work_s, stop[m], free, ended[min(k, 1), v, m])
+                    done[min(k, 1), v, m] = True
                 position[s] += 1
                 remaining -= 1
                 moved = True
@@ -249,3 +251,33 @@ def _run(
                 if position[s] < counts[s]:
                     return s
     return -1
+
+
+@compiled
+def _stops(component: IntArray) -> IntArray:
+    """One past the last lane of the component that starts at a lane; same shape."""
+    stop = np.empty_like(component)
+    for m in range(component.shape[0]):
+        end = component.shape[1]
+        for lane in range(component.shape[1] - 1, -1, -1):
+            stop[m, lane] = end
+            if component[m, lane] == lane:
+                end = lane
+    return stop
+
+
+@compiled
+def _together(
+    begin_s: FloatArray, work_s: FloatArray, stop: IntArray, free: FloatArray, end_s: FloatArray
+) -> None:
+    """Members of a component start with the last and end with the slowest."""
+    first = 0
+    while first < len(free):
+        latest, longest = begin_s[first], work_s[first]
+        for lane in range(first + 1, stop[first]):
+            latest = begin_s[lane] if begin_s[lane] > latest else latest
+            longest = work_s[lane] if work_s[lane] > longest else longest
+        for lane in range(first, stop[first]):
+            free[lane] = latest + longest
+            end_s[lane] = latest + longest
+        first = stop[first]
