@@ -18,13 +18,29 @@ MAX_SLOTS = 1 << 24
 """Most slots of a batch over all stages; more would not fit a planner's memory (about 2 GB)."""
 
 
+MAX_STAGE_MICROBATCHES = 1 << 16
+"""Most microbatches of a batch times stages; a schedule has an object for each of their ops, and
+one is made for every candidate (about 10 s of planning at this size)."""
+
+
+def most_microbatches(num_stages: int, num_ranks: int) -> int:
+    """The largest number of microbatches that is planned on such a pool; at least 0."""
+    return min(MAX_SLOTS // num_ranks, MAX_STAGE_MICROBATCHES) // num_stages
+
+
 def check_size(num_stages: int, num_ranks: int, num_microbatches: int) -> None:
-    """Refuse a batch of more slots than `MAX_SLOTS` before anything is allocated for them."""
+    """Refuse a batch of too many slots or ops before anything is allocated for them."""
     slots = num_stages * num_ranks * num_microbatches
     if slots > MAX_SLOTS:
         raise InputError(
             f"{num_microbatches} microbatches on {num_stages} stages x {num_ranks} ranks are"
             f" {slots} slots, beyond {MAX_SLOTS}",
+            "take smaller batches, fewer microbatches, or a larger --max-tokens-per-rank",
+        )
+    if num_stages * num_microbatches > MAX_STAGE_MICROBATCHES:
+        raise InputError(
+            f"{num_microbatches} microbatches on {num_stages} stages, at most"
+            f" {MAX_STAGE_MICROBATCHES // num_stages} are planned",
             "take smaller batches, fewer microbatches, or a larger --max-tokens-per-rank",
         )
 

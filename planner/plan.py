@@ -24,7 +24,7 @@ from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.placement.window import microbatch_window
 from hydraplan.planner.placement.window_advice import window_advice
-from hydraplan.slots import check_size
+from hydraplan.slots import check_size, most_microbatches
 from hydraplan.stages import check_tensor_parallel, split_layers
 from hydraplan.version import __version__
 
@@ -150,7 +150,14 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
             )
         order = "as-built"
     least = -(-int(open_rows.length_tokens.sum()) // (cost.ranks * cap))
-    check_size(cost.pp, cost.ranks, options.microbatches or least)
+    multiple, most = options.microbatch_multiple, most_microbatches(cost.pp, cost.ranks)
+    if multiple > most:
+        raise InputError(
+            f"--microbatch-multiple {multiple}: at most {most} microbatches are planned on"
+            f" {cost.pp} stages x {cost.ranks} ranks",
+            "use a smaller --microbatch-multiple",
+        )
+    check_size(cost.pp, cost.ranks, options.microbatches or -(-least // multiple) * multiple)
     offered = offered_levels(cost.ranks, options.min_degree, options.max_groups)
     table = cost_table(cost, open_rows.length_tokens, cap, offered)
     return Request(
@@ -165,6 +172,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
         reorder=options.reorder,
         first_row=int(rows.sequence_id[0]),
         orders=ORDERS if order == "auto" else (order,),
+        tapered=options.microbatch_shape == "tapered",
         schedule=SCHEDULES[options.pipeline],
         profile=profile_of(cost, open_rows.length_tokens),
     )

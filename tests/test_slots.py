@@ -1,10 +1,12 @@
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hydraplan.errors import InputError
 from hydraplan.layout import rank_positions
 from hydraplan.model import Sequences
-from hydraplan.slots import padding_tokens, slot_times
+from hydraplan.slots import check_size, most_microbatches, padding_tokens, slot_times
 from tests.builders import Place, placed_sequences
 from tests.planner.cases import cost_model
 
@@ -90,3 +92,14 @@ def test_rows_are_padded_for_sequence_parallelism() -> None:
     assert slots.rows[0, 0] == 100
     weight = slots.op_s[2, 0, 0, :, 0]
     assert weight[0] == cost.call_s[2, 0, 0] + cost.row_s[2, 0, 0] * 104
+
+
+@pytest.mark.parametrize(
+    ("stages", "ranks", "most"),
+    [(1, 1, 65_536), (4, 8, 16_384), (1, 512, 32_768), (8, 65_536, 32), (65_537, 1, 0)],
+)
+def test_the_largest_batch_is_planned_and_one_microbatch_more_is_refused(stages, ranks, most):
+    assert most_microbatches(stages, ranks) == most
+    check_size(stages, ranks, most)
+    with pytest.raises(InputError, match=rf"^{most + 1} microbatches on {stages} stages"):
+        check_size(stages, ranks, most + 1)

@@ -15,7 +15,7 @@ from hydraplan.layout import legal_degrees
 from hydraplan.model import IntArray
 from hydraplan.planner.placement.draft import Built, Draft, Request, Timing, build, settled, timed
 from hydraplan.planner.placement.sizing import Sized, memory_floor
-from hydraplan.slots import MAX_SLOTS
+from hydraplan.slots import most_microbatches
 
 Packed = tuple[IntArray, IntArray, int]
 """Microbatch and group of every sequence, and the number of microbatches."""
@@ -31,11 +31,12 @@ def fastest_degree(request: Request, name: str, pack: Pack) -> Draft:
         Infeasible: No degree holds all sequences, or none in the fixed number of microbatches.
     """
     best: tuple[Timing, Built] | None = None
+    most = most_microbatches(request.cost.pp, request.cost.ranks)
     tried = rejected = 0
     for found, degree in degrees_that_hold(request):
         packed = pack(request, found, request.cost.ranks // degree)
         tried += 1
-        if packed is None or packed[2] > most_microbatches(request):
+        if packed is None or packed[2] > most:
             rejected += 1
             continue
         microbatch, group, count = packed
@@ -44,7 +45,7 @@ def fastest_degree(request: Request, name: str, pack: Pack) -> Draft:
         if best is None or timing.iteration_s < best[0].iteration_s:
             best = timing, whole
     if best is None:
-        raise Infeasible(_nothing_fits(request, name, tried), "use --microbatches auto, or more")
+        raise _nothing_fits(request, name, tried, most)
     made = settled(request, best[1], best[0], "memory")
     return replace(made, search=replace(made.search, num_candidates=tried, num_rejected=rejected))
 
@@ -61,11 +62,6 @@ def degrees_that_hold(request: Request) -> Iterator[tuple[Sized, int]]:
                 yield found, int(degrees[level])
 
 
-def most_microbatches(request: Request) -> int:
-    """The largest number of microbatches whose slots a planner can hold."""
-    return MAX_SLOTS // (request.cost.pp * request.cost.ranks)
-
-
 def pack_once(request: Request, found: Draft, pack: Pack) -> None:
     """Share out again at the degree that was found, nothing scored."""
     degree = found.sequences.degree
@@ -73,11 +69,17 @@ def pack_once(request: Request, found: Draft, pack: Pack) -> None:
     pack(request, request.sized(level), request.cost.ranks // int(degree[0]))
 
 
-def _nothing_fits(request: Request, name: str, tried: int) -> str:
+def _nothing_fits(request: Request, name: str, tried: int, most: int) -> Infeasible:
+    cap = request.cap_tokens
     if not tried:
-        return f"{name}: no single degree holds every sequence within {request.cap_tokens} tokens"
-    asked = request.microbatches or most_microbatches(request)
-    return (
-        f"{name}: none of {tried} degrees keeps every slot within {request.cap_tokens} tokens in"
-        f" {asked} microbatches"
+        return Infeasible(
+            f"{name}: no single degree holds every sequence within {cap} tokens",
+            "use a larger --max-tokens-per-rank, or another strategy",
+        )
+    return Infeasible(
+        f"{name}: none of {tried} degrees keeps every slot within {cap} tokens in"
+        f" {request.microbatches or most} microbatches",
+        "use --microbatches auto, or more"
+        if request.microbatches
+        else "use a larger --max-tokens-per-rank, or smaller batches",
     )
