@@ -21,7 +21,7 @@ from hydraplan.planner.placement.window import (
     counts_to_try,
     least_imbalance,
 )
-from hydraplan.slots import MAX_SLOTS
+from hydraplan.slots import most_microbatches
 
 THETAS = (0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
@@ -86,7 +86,7 @@ def first_counts(request: Request) -> list[int]:
 
 def _allowed(request: Request, counts: list[int]) -> list[int]:
     """The counts as multiples of what is wanted, without those too large to plan."""
-    most = MAX_SLOTS // (request.cost.pp * request.cost.ranks)
+    most = most_microbatches(request.cost.pp, request.cost.ranks)
     return sorted({m for m in map(request.whole_multiple, counts) if m <= most})
 
 

@@ -15,7 +15,7 @@ from hydraplan.planner.placement.search import (
     first_counts,
     first_points,
 )
-from hydraplan.slots import MAX_SLOTS
+from hydraplan.slots import most_microbatches
 from tests.planner.cases import long_tailed, request_for
 
 
@@ -46,7 +46,7 @@ def test_points_come_best_first_and_no_two_are_alike(request: Request) -> None:
         for p in points
     ]
     assert len(set(ways)) == len(points)
-    most = MAX_SLOTS // (request.cost.pp * request.cost.ranks)
+    most = most_microbatches(request.cost.pp, request.cost.ranks)
     for p in points:
         assert p.num_microbatches % request.microbatch_multiple == 0
         assert p.num_microbatches in first_counts(request)
