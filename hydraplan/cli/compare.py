@@ -8,6 +8,7 @@ from hydraplan.cli import options as o
 
 
 def compare(
+    context: typer.Context,
     lengths: o.LengthsFile,
     profile: o.ProfileFile,
     ranks: o.Ranks,
@@ -55,6 +56,7 @@ def compare(
     inputs = o.read_inputs(
         lengths,
         profile,
+        context=context,
         unit=unit,
         num_batches=num_batches,
         pp=pp,

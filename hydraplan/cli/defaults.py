@@ -2,11 +2,12 @@
 
 `hydraplan.toml` of the working folder has a section a command, its keys are the long options
 (`[plan]`, `max-tokens-per-rank = 8192`, dashes or underscores). The environment says the
-same as `HYDRAPLAN_PLAN_MAX_TOKENS_PER_RANK=8192`. A key that no command knows is an error.
+same as `HYDRAPLAN_PLAN_MAX_TOKENS_PER_RANK=8192`. A key that no command knows is an error, and so
+is one that stands twice, spelt with dashes and with underscores.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
@@ -50,15 +51,40 @@ def read_defaults(path: Path, context: typer.Context) -> dict[str, dict[str, obj
                 f"{path}: [{section}] is not a command", _nearest(name, group.commands)
             )
         options = _options(group.commands[name])
+        if name in defaults:
+            raise InputError(f"{path}: [{name}] stands twice, as [{name.replace('-', '_')}] too")
         defaults[name] = {}
         for key, value in table.items():
             option = options.get(key.replace("_", "-"))
             if option is None:
                 raise InputError(f"{path}: [{section}] has no option {key}", _nearest(key, options))
+            if option.name in defaults[name]:
+                raise InputError(
+                    f"{path}: [{section}] {key} stands twice, with dashes and with underscores",
+                    "keep one of the two",
+                )
             defaults[name][option.name] = _fit(
                 context, f"{path}: [{section}] {key} = {value!r}", value, option
             )
     return defaults
+
+
+_SOURCES = ("COMMANDLINE", "ENVIRONMENT", "DEFAULT_MAP", "DEFAULT")
+"""Where a value may come from, as click names it, the strongest first."""
+
+V = TypeVar("V")
+
+
+def strongest(context: typer.Context, values: dict[str, V | None]) -> dict[str, V | None]:
+    """Of options that exclude each other, those from the strongest source; None for the others.
+
+    So a flag replaces what the file says by the other option; two flags both stay.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    sources: dict[str, Any] = {name: context.get_parameter_source(name) for name in given}
+    rank = {name: _SOURCES.index(source.name) for name, source in sources.items()}
+    best = min(rank.values(), default=0)
+    return {name: value if rank.get(name) == best else None for name, value in values.items()}
 
 
 def _options(command: Any) -> dict[str, Any]:

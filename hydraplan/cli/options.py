@@ -83,6 +83,7 @@ def read_inputs(
     lengths: Path,
     profile: Path,
     *,
+    context: typer.Context,
     unit: Literal["sequences", "documents"],
     pp: int,
     ranks: int,
@@ -108,6 +109,7 @@ def read_inputs(
     """Check the options that typer cannot, and read both input files."""
     from pydantic import ValidationError
 
+    from hydraplan.cli.defaults import strongest
     from hydraplan.config import validation_text
     from hydraplan.errors import InputError
     from hydraplan.files.lengths import read_lengths
@@ -116,7 +118,9 @@ def read_inputs(
     from hydraplan.planheader import PlanOptions
     from hydraplan.planner.placement.strategies import STRATEGIES
 
-    if (batch_sequences is None) == (batch_tokens is None):
+    size = {"batch_sequences": batch_sequences, "batch_tokens": batch_tokens}
+    size = strongest(context, size)
+    if sum(count is not None for count in size.values()) != 1:
         raise InputError("give exactly one of --batch-sequences and --batch-tokens")
     if strategy not in STRATEGIES:
         raise InputError(f"unknown strategy {strategy!r}", f"known: {', '.join(STRATEGIES)}")
@@ -126,8 +130,7 @@ def read_inputs(
             ranks=ranks,
             tp=tp,
             max_tokens_per_rank=max_tokens_per_rank,
-            batch_sequences=batch_sequences,
-            batch_tokens=batch_tokens,
+            **size,
             strategy=strategy,
             pipeline=pipeline,
             microbatches=_count(microbatches, "--microbatches", "auto"),

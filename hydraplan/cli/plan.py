@@ -9,6 +9,7 @@ from hydraplan.cli import options as o
 
 
 def plan(
+    context: typer.Context,
     lengths: o.LengthsFile,
     profile: o.ProfileFile,
     ranks: o.Ranks,
@@ -69,6 +70,7 @@ def plan(
     inputs = o.read_inputs(
         lengths,
         profile,
+        context=context,
         unit=unit,
         pp=pp,
         ranks=ranks,

@@ -185,6 +185,9 @@ def test_a_flag_is_spelt_in_file_and_environment_as_its_option(
         ("[lengths]\nunit = {a = 1}", "does not fit --unit", ""),
         ("[profile]\nseconds = true", "[profile] seconds = True", ""),
         ("[lengths", "hydraplan.toml is not TOML", ""),
+        ("[plan]\nmax-groups = 4\nmax_groups = 8", "[plan] max_groups stands twice", "keep one"),
+        ("[plan]\nmax_groups = 8\nmax-groups = 8", "[plan] max-groups stands twice", "keep one"),
+        ('[lengths]\nunit = "rows"\n[plan]\nranks = 2', "[lengths] unit = 'rows'", ""),
         ("a = " + "[" * 100_000, "hydraplan.toml is nested too deeply", ""),
     ],
 )
