@@ -14,6 +14,7 @@ Source: our choice.
 """
 
 import csv
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,10 +29,11 @@ from hydraplan.files.planfile import Plan, open_plan, read_batch
 from hydraplan.files.runfile import Run, open_run, plan_digest, read_timeline
 from hydraplan.invariants import check_plan
 from hydraplan.model import BatchPlan, FloatArray, Timeline
-from hydraplan.planheader import MAX_SPEED, MIN_SPEED
+from hydraplan.planheader import MAX_DIGITS, MAX_SPEED, MIN_SPEED
 from hydraplan.slots import SlotTimes, slot_times
 
 SPEED_COLUMNS = ("speed", "factor")
+LANE_COLUMNS = ("lane", "rank")
 LATEST_STEPS = 16
 """Steps of a run that are looked at; devices change over a long one."""
 
@@ -50,13 +52,19 @@ _OF_KIND = {
 def read_speeds(path: Path, num_ranks: int) -> tuple[float, ...]:
     """Speed of every lane from a run folder, or from a file in lane order.
 
-    A file is Parquet or CSV with a column `speed` or `factor`, or text with one number a line.
+    A file is Parquet or CSV with a column `speed` or `factor`, or text with one number a line. If
+    there is a column `lane` or `rank` too, it says which lane a row is of, in any order.
 
     Raises:
         InputError: It cannot be read, holds another count than `num_ranks`, or a speed is no
             number from `MIN_SPEED` to `MAX_SPEED`.
     """
     if path.is_dir():
+        if not (path / "steps.parquet").is_file():
+            raise InputError(
+                f"speeds {str(path)!r}: a folder without steps.parquet is no run",
+                "give a run folder, Parquet or CSV with a column speed, or text, one a line",
+            )
         return _checked(path, speeds_of_run(open_run(path)), num_ranks)
     if not path.is_file():
         raise InputError(
@@ -88,16 +96,27 @@ def _checked(path: Path, speeds: list[float], num_ranks: int) -> tuple[float, ..
 def _parquet(path: Path) -> list[float]:
     try:
         with pq.ParquetFile(path) as file:
-            name = _speed_column(path, file.schema_arrow.names)
-            kind = file.schema_arrow.field(name).type
-            if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
-                raise InputError(f"{path}: column {name} holds {kind}, speeds are numbers")
-            values = file.read([name]).column(name)
-    except (pa.ArrowException, OSError) as error:
+            names = file.schema_arrow.names
+            speed, lane = _speed_column(path, names), _lane_column(path, names)
+            for name, is_of_kind, what in (
+                (speed, _is_real, "speeds are numbers"),
+                (lane, pa.types.is_integer, "lanes are whole numbers"),
+            ):
+                kind = file.schema_arrow.field(name).type if name else None
+                if kind is not None and not is_of_kind(kind):
+                    raise InputError(f"{path}: column {name} holds {kind}, {what}")
+            columns = file.read([name for name in (speed, lane) if name])
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path} is not readable Parquet: {first_line(error)}") from None
-    if values.null_count:
-        raise InputError(f"{path}: column {name} holds empty cells")
-    return [float(value) for value in values.to_pylist()]
+    for name in columns.column_names:
+        if columns.column(name).null_count:
+            raise InputError(f"{path}: column {name} holds empty cells")
+    speeds = [float(value) for value in columns.column(speed).to_pylist()]
+    return _in_lane_order(path, columns.column(lane).to_pylist(), speeds) if lane else speeds
+
+
+def _is_real(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
 def _text(path: Path, raw: bytes) -> list[float]:
@@ -108,22 +127,44 @@ def _text(path: Path, raw: bytes) -> list[float]:
         raise InputError(f"{path} is not UTF-8 text ({error.reason})") from None
     if not lines:
         raise InputError(f"{path} is empty")
+    lane = None
     try:
         float(lines[0])
     except ValueError:
         header, *rows = _cells(path, lines)
         names = [name.strip() for name in header]
-        index, first = names.index(_speed_column(path, names)), 2
+        lane, speed, first = _lane_column(path, names), _speed_column(path, names), 2
     else:
-        rows, index, first = [[line] for line in lines], 0, 1
-    speeds = []
+        names, rows, speed, first = ["speed"], [[line] for line in lines], "speed", 1
+    lanes, speeds = [], []
     for number, row in enumerate(rows, first):
-        cell = row[index].strip() if index < len(row) else ""
+        cells = dict(zip(names, (cell.strip() for cell in row), strict=False))
+        text = cells.get(speed, "")
         try:
-            speeds.append(float(cell))
+            speeds.append(float(text))
         except ValueError:
-            raise InputError(f"{path}: line {number} has no speed: {cell[:40]!a}") from None
-    return speeds
+            raise InputError(f"{path}: line {number} has no speed: {text[:40]!a}") from None
+        if lane:
+            text = cells.get(lane, "")
+            if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
+                raise InputError(f"{path}: line {number} has no {lane}: {text[:40]!a}")
+            lanes.append(int(text))
+    return _in_lane_order(path, lanes, speeds) if lane else speeds
+
+
+def _in_lane_order(path: Path, lanes: list[int], speeds: list[float]) -> list[float]:
+    """Speeds of rows that say which lane they are of; every lane from 0 on must stand once."""
+    by_lane = dict(zip(lanes, speeds, strict=True))
+    if len(by_lane) < len(lanes):
+        twice = Counter(lanes).most_common(1)[0][0]
+        raise InputError(f"{path}: lane {twice} stands twice", "give one speed for every lane")
+    missing = next((lane for lane in range(len(lanes)) if lane not in by_lane), None)
+    if missing is not None:
+        raise InputError(
+            f"{path}: {len(lanes)} rows, none of them is of lane {missing}",
+            f"lanes count from 0 to {len(lanes) - 1}",
+        )
+    return [by_lane[lane] for lane in range(len(lanes))]
 
 
 def _cells(path: Path, lines: list[str]) -> list[list[str]]:
@@ -142,6 +183,16 @@ def _speed_column(path: Path, names: list[str]) -> str:
             "or give text with one number a line, in lane order",
         )
     return found[0]
+
+
+def _lane_column(path: Path, names: list[str]) -> str | None:
+    found = [name for name in names if name in LANE_COLUMNS]
+    if len(found) > 1:
+        raise InputError(
+            f"{path} is ambiguous: each of the columns {', '.join(found)} could be the lane",
+            "keep one of them",
+        )
+    return found[0] if found else None
 
 
 def speeds_of_run(run: Run) -> list[float]:

@@ -43,6 +43,9 @@ def given(path: Path, content: str | bytes | dict[str, object]) -> Path:
         ("a.csv", 'host, factor ,note\n"a,b",1,\nc,0.5,slow\nd,"2",\n'),
         ("a", "speed\n1\n0.5\n2\n"),
         ("a.parquet", {"speed": [1.0, 0.5, 2.0]}),
+        ("a.csv", "lane,speed\n2,2\n0,1\n1,0.5\n"),
+        ("a.csv", "speed, rank\n0.5,1\n1,0\n2,2\n"),
+        ("a.parquet", {"speed": [0.5, 2.0, 1.0], "rank": pa.array([1, 2, 0], pa.uint8())}),
         ("a", {"lane": [0, 1, 2], "factor": pa.array([1.0, 0.5, 2.0], pa.float32())}),
     ],
 )
@@ -74,6 +77,15 @@ def test_whole_numbers_in_parquet_are_speeds(tmp_path: Path) -> None:
         ("a.csv", "speed,factor\n1,1\n1,1\n", "needs one column speed or factor"),
         ("a.csv", "lane,speed\n0,1\n1\n", "line 3 has no speed: ''"),
         ("a.csv", "speed\n", "holds 0 speeds"),
+        ("a.csv", "lane,speed\n1,1\n1,1\n", "lane 1 stands twice"),
+        ("a.csv", "lane,speed\n1,1\n2,1\n", "2 rows, none of them is of lane 0"),
+        ("a.csv", "lane,speed\n0,1\n-1,1\n", "line 3 has no lane: '-1'"),
+        ("a.csv", "speed,rank\n1,0\n1\n", "line 3 has no rank: ''"),
+        ("a.csv", "lane,rank,speed\n0,0,1\n", "each of the columns lane, rank could be the lane"),
+        ("a.csv", "lane,speed\n0,1\n", "holds 1 speeds, --ranks is 2"),
+        ("a.parquet", {"speed": [1.0, 1.0], "lane": [0.0, 1.0]}, "lanes are whole numbers"),
+        ("a.parquet", {"speed": [1.0, 1.0], "lane": [0, None]}, "column lane holds empty cells"),
+        ("a.parquet", {"speed": [1.0, 1.0], "lane": [3, 3]}, "lane 3 stands twice"),
         ("a.csv", "speed\n" + "1" * 200_000, "is not CSV: field larger than"),
         ("a.parquet", b"PAR1", "is not readable Parquet"),
         ("a.parquet", {"speed": ["1", "2"]}, "column speed holds string, speeds are numbers"),
@@ -92,8 +104,10 @@ def test_nothing_at_the_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither a file nor a run folder"):
         read_speeds(tmp_path / "x", 2)
     (tmp_path / "y").mkdir()
-    with pytest.raises(InputError, match=r"y/steps.parquet is not a file"):
+    with pytest.raises(InputError, match=r"y': a folder without steps.parquet is no run"):
         read_speeds(tmp_path / "y", 2)
+    with pytest.raises(InputError, match=r"speeds '\.': a folder without steps.parquet is no run"):
+        read_speeds(Path(""), 2)
 
 
 def measured(
