@@ -16,23 +16,32 @@ Rule = Callable[[PlanHeader, CostModel, BatchPlan, Sequences], Iterator[str]]
 
 
 def check_plan(header: PlanHeader, batch: BatchPlan) -> list[str]:
-    """Sentences about everything broken in one batch; empty if the batch is valid.
+    """Sentences about everything broken in one batch; empty if the batch is valid."""
+    return [text for texts in broken_rules(header, batch).values() for text in texts]
+
+
+def broken_rules(header: PlanHeader, batch: BatchPlan) -> dict[str, list[str]]:
+    """The same by the rule that is broken, as plans promise it; a rule that holds is left out.
 
     Rules that rest on others are only asked once those hold, so that one fault is named once.
     """
     cost = header.cost_model()
     unknown = sorted(set(header.invariants) - set(RULES))
     if unknown:
-        return [f"the plan promises invariants this version does not know: {', '.join(unknown)}"]
+        text = f"the plan promises invariants this version does not know: {', '.join(unknown)}"
+        return {"invariants": [text]}
     missing = sorted(FOUNDATIONS - set(header.invariants))
     if missing:
-        return [f"the plan does not promise {', '.join(missing)}, which everything rests on"]
-    broken: list[str] = []
+        text = f"the plan does not promise {', '.join(missing)}, which everything rests on"
+        return {"invariants": [text]}
+    broken: dict[str, list[str]] = {}
     for name in (n for n in RULES if n in header.invariants):
         placed = batch.sequences.placed()
-        broken += [
+        texts = [
             f"batch {batch.batch}: {text}" for text in RULES[name](header, cost, batch, placed)
         ]
+        if texts:
+            broken[name] = texts
         if broken and name in FOUNDATIONS:
             break
     return broken

@@ -2,8 +2,8 @@
 
 from hydraplan.cli import options as o
 
-SHOWN = 20
-"""Broken rows printed of one batch; the rest is counted."""
+SHOWN = 3
+"""Broken rows printed of one rule; the rest is counted."""
 
 
 def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
@@ -13,30 +13,54 @@ def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
     """
     from hydraplan.errors import InvalidPlan
     from hydraplan.files.planfile import open_plan, read_batch
-    from hydraplan.invariants import check_plan, follows
+    from hydraplan.invariants import broken_rules, follows
     from hydraplan.planner.figures import check_figures
+    from hydraplan.version import __version__
     from hydraplan.views import console
 
     opened = open_plan(plan)
-    broken: list[str] = []
+    by_rule: dict[str, list[str]] = {}
     next_row = 0
     for index in range(opened.header.num_batches):
         batch = read_batch(opened, index)
-        found = check_plan(opened.header, batch) or check_figures(opened.header, batch)
-        broken += found + follows(opened.header, batch, next_row)
+        found = broken_rules(opened.header, batch)
+        if not found:
+            found["figures"] = check_figures(opened.header, batch)
+        found["consecutive"] = follows(opened.header, batch, next_row)
+        for rule, texts in found.items():
+            if texts:
+                by_rule.setdefault(rule, []).extend(texts)
         next_row += len(batch.sequences)
+    broken = [text for texts in by_rule.values() for text in texts]
     if json:
         console.emit_json(
-            {"plan": plan, "valid": not broken, "num_broken": len(broken), "broken": broken}
+            {
+                "plan": plan,
+                "valid": not broken,
+                "num_broken": len(broken),
+                "rules": {rule: len(texts) for rule, texts in by_rule.items()},
+                "broken": broken,
+            }
         )
-    else:
-        for text in broken[:SHOWN]:
-            console.emit(text)
+    elif not broken:
         checked = ", ".join((*opened.header.invariants, "figures"))
-        if not broken:
-            console.emit(f"{plan} is valid: {opened.header.num_batches} batches, {checked}")
+        console.emit(f"{plan} is valid: {opened.header.num_batches} batches, {checked}")
+    else:
+        for rule, texts in by_rule.items():
+            console.emit(f"{rule}: broken {_times(len(texts))}")
+            for text in texts[:SHOWN]:
+                console.emit(f"  {text}")
+            if len(texts) > SHOWN:
+                console.emit(f"  and {len(texts) - SHOWN} more")
     if broken:
+        made_by = opened.header.tool_version
         raise InvalidPlan(
-            f"{plan} breaks {len(broken)} rules; the first: {broken[0]}",
-            "make the plan again with this version of hydraplan",
+            f"{plan} breaks {', '.join(by_rule)} {_times(len(broken))}; the first: {broken[0]}",
+            "its files were changed or damaged after planning; make the plan again"
+            if made_by == __version__
+            else f"hydraplan {made_by} made it, this is {__version__}; make the plan again",
         )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

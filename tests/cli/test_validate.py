@@ -1,0 +1,89 @@
+"""`validate` of a plan in which a row was changed: which rule, the first rows, how many."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hydraplan.cli.app import run
+from hydraplan.files.profilefile import write_profile
+from tests.planner.cases import profile as analytic
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Ten rows of one length on one lane, in one microbatch: orders count up with the rows."""
+    monkeypatch.chdir(tmp_path)
+    write_profile(Path("p.parquet"), analytic().header, [])
+    np.savetxt("lengths.txt", [100] * 10, "%d")
+    shape = ["--ranks", "1", "--max-tokens-per-rank", "4096", "--microbatches", "1"]
+    inputs = ["lengths.txt", "--profile", "p.parquet", "--strategy", "memory-ffd"]
+    assert run(["plan", *inputs, *shape, "--batch-sequences", "10", "-o", "a.plan"]) == 0
+    return "a.plan"
+
+
+def change(name: str, column: str, row: int, value: object) -> None:
+    path = Path("a.plan") / name
+    table = pq.read_table(path)
+    values = table.column(column).to_pylist()
+    values[row] = value
+    field = table.schema.field(column)
+    index = table.schema.get_field_index(column)
+    changed = table.set_column(index, field, pa.array(values, field.type))
+    pq.write_table(changed, "new.parquet", row_group_size=max(1, table.num_rows))
+    os.replace("new.parquet", path)
+
+
+def test_rows_that_break_one_rule_stand_together_and_are_counted(
+    plan: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for row in range(10):
+        change("sequences.parquet", "order", row, 9 - row)
+    capsys.readouterr()
+    assert run(["validate", plan]) == 1
+    out, err = capsys.readouterr()
+    assert out == """\
+order: broken 10 times
+  batch 0: sequence 0 has order 9 in microbatch 0, the global order gives 0
+  batch 0: sequence 1 has order 8 in microbatch 0, the global order gives 1
+  batch 0: sequence 2 has order 7 in microbatch 0, the global order gives 2
+  and 7 more
+"""
+    assert err == """\
+error: a.plan breaks order 10 times; the first: batch 0: sequence 0 has order 9 in microbatch 0, \
+the global order gives 0
+
+hint: its files were changed or damaged after planning; make the plan again
+"""
+
+
+def test_every_broken_rule_is_counted_by_itself(
+    plan: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change("sequences.parquet", "order", 0, 5)
+    change("schedule.parquet", "op", 1, "F")
+    capsys.readouterr()
+    assert run(["validate", plan, "--json"]) == 1
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["rules"] == {"order": 1, "schedule": 2}
+    assert len(found["broken"]) == found["num_broken"] == 3
+    assert "breaks order, schedule 3 times; the first: batch 0: sequence 0 has order 5" in err
+
+
+def test_a_wrong_figure_is_named_with_both_values(
+    plan: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change("batches.parquet", "slot_imbalance", 0, 2.0)
+    capsys.readouterr()
+    assert run(["validate", plan]) == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "figures: broken once",
+        "  batch 0: slot_imbalance is stored as 2, this plan has 1",
+    ]
+    assert "breaks figures once; the first: batch 0: slot_imbalance" in err
