@@ -269,30 +269,23 @@ def _max_groups(
 def _reorder(
     header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
 ) -> Iterator[str]:
-    """Rows leave the order of the file no further than was asked.
+    """No row runs before one of an earlier window (`planheader.reorder_window`).
 
-    `none`: microbatches never fall along the rows. `window:K`: of every K rows in turn, a
-    microbatch holds rows of one such window only, and windows run in order.
+    Windows are so many rows of the file in turn, `none` means windows of one row. A microbatch
+    may hold rows of several: the next one begins with the window it ended with, or a later one.
     """
-    rows, asked = placed.take(np.argsort(placed.sequence_id)), header.options.reorder
-    if asked == "none":
-        for i in np.flatnonzero(np.diff(rows.microbatch) < 0):
-            yield (
-                f"sequence {rows.sequence_id[i + 1]} is in microbatch {rows.microbatch[i + 1]},"
-                f" sequence {rows.sequence_id[i]} before it in {rows.microbatch[i]}"
-            )
-    size = reorder_window(asked)
-    if asked == "none" or size is None:
+    size = reorder_window(header.options.reorder)
+    if size is None:
         return
     window = (placed.sequence_id - batch.sequences.sequence_id[0]) // size
-    used, start = np.unique(placed.microbatch, return_index=True)
-    first, last = np.minimum.reduceat(window, start), np.maximum.reduceat(window, start)
-    for i in np.flatnonzero(first != last):
-        yield f"microbatch {used[i]} holds rows of windows {first[i]} to {last[i]} of {size} rows"
-    for i in np.flatnonzero(last[:-1] > first[1:]):
+    by = np.lexsort((window, placed.microbatch))
+    used, start = np.unique(placed.microbatch[by], return_index=True)
+    first, last = by[start], by[np.append(start[1:], len(by)) - 1]
+    for i in np.flatnonzero(window[last[:-1]] > window[first[1:]]):
         yield (
-            f"microbatch {used[i + 1]} holds rows of window {first[i + 1]} of {size} rows,"
-            f" microbatch {used[i]} before it of window {last[i]}"
+            f"sequence {placed.sequence_id[last[i]]} is in microbatch {used[i]}, sequence"
+            f" {placed.sequence_id[first[i + 1]]} of an earlier window only in {used[i + 1]};"
+            f" windows have {size} rows"
         )
 
 

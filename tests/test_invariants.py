@@ -180,20 +180,27 @@ PAIRED = [Place(40, 0, 2), Place(24, 0, 2), Place(30, 2), Place(30, 3)]
             "reorder",
             [Place(8, 0, 1, 1, m) for m in (0, 2, 1, 2)],
             {"reorder": "none"},
-            ["sequence 2 is in microbatch 1, sequence 1 before it in 2"],
+            [
+                "sequence 2 is in microbatch 1, sequence 1 of an earlier window only in 2;"
+                " windows have 1 rows"
+            ],
         ),
         (
             "reorder",
-            [Place(length, 0, 1, 1, m) for length, m in ((8, 1), (8, 0), (0, 0), (8, 1), (8, 2))],
+            [Place(length, 0, 1, 1, m) for length, m in ((8, 2), (8, 0), (0, 0), (8, 1), (8, 2))],
             {"reorder": "window:3"},
-            ["microbatch 1 holds rows of windows 0 to 1 of 3 rows"],
+            [
+                "sequence 3 is in microbatch 1, sequence 0 of an earlier window only in 2;"
+                " windows have 3 rows"
+            ],
         ),
         (
             "reorder",
             [Place(8, 0, 1, 1, m) for m in (1, 1, 0, 2)],
             {"reorder": "window:2"},
             [
-                "microbatch 1 holds rows of window 0 of 2 rows, microbatch 0 before it of window 1",
+                "sequence 2 is in microbatch 0, sequence 0 of an earlier window only in 1;"
+                " windows have 2 rows"
             ],
         ),
     ],
@@ -213,7 +220,13 @@ def test_a_plan_that_keeps_every_promise_passes_all_rules() -> None:
 
 @pytest.mark.parametrize(
     ("reorder", "microbatches"),
-    [("none", (0, 0, 1, 1, 3)), ("window:2", (1, 0, 2, 2, 3)), ("batch", (4, 3, 2, 1, 0))],
+    [
+        ("none", (0, 0, 1, 1, 3)),
+        ("window:1", (0, 0, 1, 1, 3)),
+        ("window:2", (1, 0, 2, 2, 3)),
+        ("window:2", (1, 0, 2, 1, 3)),
+        ("batch", (4, 3, 2, 1, 0)),
+    ],
 )
 def test_rows_that_stay_inside_their_window_keep_the_order(
     reorder: str, microbatches: tuple[int, ...]

@@ -149,13 +149,12 @@ def _memory_candidate(request: Request) -> Draft | None:
         except Infeasible:
             return None
     found = request.sized(request.table.floor[request.table.bucket])
-    for count in range(request.window.memory, 2 * request.window.memory + 2):
-        placement = _placed(request, found, count)
-        if placement is not None:
-            exact = request.sized(placement.level)
-            places = placement.microbatch, placement.first_rank, len(placement.peak_s)
-            return draft(request, exact, *places, "memory")
-    return None
+    placement = _placed(request, found, request.microbatches or request.window.memory)
+    if placement is None:
+        return None
+    exact = request.sized(placement.level)
+    places = placement.microbatch, placement.first_rank, len(placement.peak_s)
+    return draft(request, exact, *places, "memory")
 
 
 def _straggles(imbalance: float, request: Request) -> bool:
@@ -235,14 +234,7 @@ def _placed(request: Request, found: Sized, num_microbatches: int) -> Placement 
     length, ranks, cap = request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
     if request.reorder == "batch":
         return place(found, request.table, length, ranks, num_microbatches, cap, request.slow)
-    row = request.sequences.sequence_id - request.first_row
-    placed = place_in_order(
-        found, request.table, length, row, request.reorder, ranks, num_microbatches, cap,
-        request.slow,
-    )  # fmt: skip
-    if placed and request.microbatches is not None and len(placed.peak_s) > request.microbatches:
-        return None
-    return placed
+    return place_in_order(request, found, num_microbatches)
 
 
 def _finalists(request: Request, tries: list[_Try | None]) -> list[_Try]:

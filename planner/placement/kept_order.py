@@ -1,100 +1,164 @@
-"""Placement that keeps the order of the input: `--reorder none` and `--reorder window:K`.
+"""Placement that keeps the order of the input: `--reorder window:K` and `--reorder none`.
 
-Some recipes depend on the order of rows. `none`: microbatch numbers never fall along the input,
-so the input is cut into runs of consecutive rows and each run is one microbatch. `window:K`: each
-run of K input rows gets microbatches of its own, and only inside it rows go anywhere. Both cut
-the batch into segments, give each as many microbatches as its share of the load asks for, and
-place each by itself. What the cap forbids is cut finer.
+Some recipes depend on the order of rows. Each K rows of the input in turn are a window; inside it
+rows may go anywhere, and no row may run before one of an earlier window. A microbatch may hold
+rows of several windows: those of one microbatch are trained together. `none` is `window:1`: the
+microbatches are runs of consecutive rows.
+
+The batch is cut into as many runs as there are microbatches (`runs`), of about equal work and
+none beyond the cap. Runs that lie inside one window are placed together, every other one by
+itself. What does not fit counts for more, and the batch is cut again; where that ends, first fit
+in order decides (`fewest_runs`).
 
 Source: our own derivation.
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planheader import reorder_window
-from hydraplan.planner.placement.cost_table import CostTable
-from hydraplan.planner.placement.place import Placement, place
+from hydraplan.planner.placement.draft import Request
+from hydraplan.planner.placement.fewest_runs import Fitted, fewest_runs, split_heaviest
+from hydraplan.planner.placement.pack_few import pack_few
+from hydraplan.planner.placement.place import Placement, place, place_filling
+from hydraplan.planner.placement.runs import cut
 from hydraplan.planner.placement.sizing import Sized
+
+CUTS = 12
+"""How often the batch is cut, each time with more room around what did not fit."""
+DEARER = 1.05
+"""Factor by which rows that did not fit count for more when the batch is cut again."""
 
 Segment = tuple[int, int, int]
 """First and last-plus-one sequence, and number of microbatches."""
 
 
-def place_in_order(
-    found: Sized,
-    table: CostTable,
-    length_tokens: IntArray,
-    row: IntArray,
-    reorder: str,
-    num_ranks: int,
-    num_microbatches: int,
-    cap_tokens: int,
-    slow: FloatArray | None,
-) -> Placement | None:
-    """As `place.place`; the number of microbatches may come out above what was asked.
+def window_of(request: Request) -> IntArray:
+    """Window of each sequence; they count rows of the batch, those without a place too."""
+    size = reorder_window(request.reorder) or len(request.sequences)
+    return (request.sequences.sequence_id - request.first_row) // size
 
-    Args:
-        reorder: `none` or `window:K`.
-        row: Row of the batch of each sequence, ascending; windows count rows, those without a
-            place too.
+
+def place_in_order(request: Request, found: Sized, num_microbatches: int) -> Placement | None:
+    """As `place.place` where rows keep their order; a microbatch is empty only if rows are too few.
+
+    Where the request leaves their number open, more microbatches may come out than were asked.
     """
+    table, window = request.table, window_of(request)
     work_s = found.load_s * table.degrees[found.level]
-    if reorder == "none":
-        waiting = _runs(work_s, num_microbatches)
-    else:
-        waiting = _windows(work_s, row, reorder_window(reorder) or 1, num_microbatches)
-    parts: list[Placement] = []
-    while waiting:
-        start, stop, count = waiting.pop(0)
-        part = slice(start, stop)
-        placed = place(
-            _part(found, part),
-            replace(table, bucket=table.bucket[part]),
-            length_tokens[part],
-            num_ranks,
-            count,
-            cap_tokens,
-            slow,
-        )
-        if placed is not None:
-            parts.append(placed)
-        elif reorder != "none" and count < stop - start:
-            waiting.insert(0, (start, stop, count + 1 + count // 8))
-        elif stop - start == 1:
-            return None
+    held = found.rows * table.degrees[found.level].astype(float)
+    capacity = request.cost.ranks * request.cap_tokens
+    known: dict[Segment, Placement | None] = {}
+    for _ in range(CUTS):
+        bounds = cut(work_s, held, num_microbatches, capacity)
+        if bounds is None:
+            break
+        segments = _segments(bounds, window)
+        for segment in segments:
+            if segment not in known:
+                known[segment] = _together(request, found, segment, bounds)
+        for start, stop, _ in (s for s in segments if known[s] is None):
+            held[start:stop] *= DEARER
+        placed = [p for p in (known[s] for s in segments) if p is not None]
+        if len(placed) == len(segments):
+            return _joined(placed)
+    tight = _tight(request, found, window, work_s, num_microbatches)
+    if request.microbatches is not None and len(tight) > num_microbatches:
+        return None
+    order = np.concatenate([rows for rows, _ in tight])
+    return _taken(_joined([placement for _, placement in tight]), np.argsort(order))
+
+
+def _segments(bounds: IntArray, window: IntArray) -> list[Segment]:
+    """Runs, neighbours joined that lie inside the same window."""
+    found: list[Segment] = []
+    for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        before = found[-1] if found else (0, 0, 0)
+        if before[2] and window[before[0]] == window[stop - 1]:
+            found[-1] = before[0], stop, before[2] + 1
         else:
-            middle = (start + stop) // 2
-            waiting[:0] = [(start, middle, 1), (middle, stop, 1)]
-    return _joined(parts)
+            found.append((start, stop, 1))
+    return found
 
 
-def _runs(work_s: FloatArray, count: int) -> list[Segment]:
-    """So many runs of consecutive rows of about equal work, one microbatch each."""
-    middle_s = np.cumsum(work_s) - work_s / 2
-    run = np.minimum(count - 1, (middle_s * count / work_s.sum()).astype(np.int64))
-    first = np.flatnonzero(np.diff(run, prepend=-1))
-    return [(int(a), int(b), 1) for a, b in zip(first, [*first[1:], len(run)], strict=True)]
+def _together(
+    request: Request, found: Sized, segment: Segment, bounds: IntArray
+) -> Placement | None:
+    """The runs of a segment as one, or each by itself if that would leave a microbatch empty."""
+    start, stop, count = segment
+    placed = _placed(request, found, np.arange(start, stop), count)
+    if placed is None or len(np.unique(placed.microbatch)) == count:
+        return placed
+    at = bounds[np.searchsorted(bounds, start) :][: count + 1]
+    runs = [_placed(request, found, np.arange(*run), 1) for run in pairwise(at)]
+    return None if None in runs else _joined([run for run in runs if run is not None])
 
 
-def _windows(work_s: FloatArray, row: IntArray, size: int, count: int) -> list[Segment]:
-    """Windows of `size` rows, with microbatches by their share of the work."""
-    first = np.flatnonzero(np.diff(row // size, prepend=-1))
-    stops = [*first[1:], len(row)]
-    share = np.add.reduceat(work_s, first) / work_s.sum() * count
-    counts = np.maximum(1, np.rint(share)).astype(np.int64)
-    return [(int(a), int(b), int(n)) for a, b, n in zip(first, stops, counts, strict=True)]
+def _tight(
+    request: Request, found: Sized, window: IntArray, work_s: FloatArray, num_microbatches: int
+) -> list[Fitted]:
+    """Few microbatches by first fit, at the degrees that were found or whatever else holds."""
+    table = request.table
+    top = np.full(len(found.level), np.flatnonzero(table.offered)[-1])
+    others = [request.sized(table.floor[table.bucket]), request.sized(top)]
+
+    def fit(rows: IntArray) -> Placement | None:
+        for sizes in (found, *others):
+            placement = _placed(request, sizes, rows, 1)
+            if placement is not None:
+                return placement
+        part = replace(table, bucket=table.bucket[rows])
+        length, cap = request.sequences.length_tokens[rows], request.cap_tokens
+        filled = place_filling(part, length, request.cost.ranks, 1, cap, request.slow, np.inf)
+        return filled or _exhaustive(request, rows)
+
+    length, capacity = request.sequences.length_tokens, request.cost.ranks * request.cap_tokens
+    fewest = fewest_runs(fit, length, window, capacity)
+    return split_heaviest(fit, fewest, work_s, num_microbatches)
 
 
-def _part(found: Sized, part: slice) -> Sized:
+def _placed(request: Request, found: Sized, rows: IntArray, count: int) -> Placement | None:
+    """Some rows in so many microbatches of their own."""
     names = ("level", "load_s", "rows", "ulysses_size", "ring_size")
-    return Sized(**{name: getattr(found, name)[part] for name in names})
+    return place(
+        Sized(**{name: getattr(found, name)[rows] for name in names}),
+        replace(request.table, bucket=request.table.bucket[rows]),
+        request.sequences.length_tokens[rows],
+        request.cost.ranks,
+        count,
+        request.cap_tokens,
+        request.slow,
+    )
+
+
+def _exhaustive(request: Request, rows: IntArray) -> Placement | None:
+    """A few rows in one microbatch, whatever the load."""
+    degrees, ranks = request.table.degrees, request.cost.ranks
+    every = np.arange(len(degrees))
+    sizes = [request.sized(np.full(len(request.sequences), level)) for level in every]
+    needs, load_s, level = (
+        np.stack([getattr(s, name)[rows] for s in sizes], axis=1)
+        for name in ("rows", "load_s", "level")
+    )
+    possible = (level == every) & request.table.offered
+    packed = pack_few(needs, possible, degrees, ranks, request.cap_tokens)
+    if packed is None:
+        return None
+    level, first_rank = packed
+    slot_s = np.zeros(ranks)
+    slow = np.ones(ranks) if request.slow is None else request.slow
+    for i, (k, first) in enumerate(zip(level.tolist(), first_rank.tolist(), strict=True)):
+        lanes = slice(first, first + int(degrees[k]))
+        slot_s[lanes] += load_s[i, k] * slow[lanes].max()
+    alone = np.zeros_like(level)
+    return Placement(level, alone, first_rank, slot_s.max(keepdims=True), float(slot_s.mean()))
 
 
 def _joined(parts: list[Placement]) -> Placement:
-    """The segments one after the other."""
+    """The parts one after the other."""
     counts = [len(p.peak_s) for p in parts]
     offsets = np.cumsum([0, *counts[:-1]])
     return Placement(
@@ -106,3 +170,9 @@ def _joined(parts: list[Placement]) -> Placement:
         peak_s=np.concatenate([p.peak_s for p in parts]),
         mean_s=float(np.average([p.mean_s for p in parts], weights=counts)),
     )
+
+
+def _taken(placement: Placement, rows: IntArray) -> Placement:
+    """The placement with its sequences in another order."""
+    columns = {n: getattr(placement, n)[rows] for n in ("level", "microbatch", "first_rank")}
+    return replace(placement, **columns)

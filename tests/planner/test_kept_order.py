@@ -1,16 +1,20 @@
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible, InputError
 from hydraplan.files.lengths import Lengths
 from hydraplan.invariants import check_plan
-from hydraplan.model import BatchPlan
+from hydraplan.layout import legal_degrees, rank_tokens_max
+from hydraplan.model import BatchPlan, Sequences
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.figures import check_figures
 from hydraplan.planner.plan import plan
-from tests.planner.cases import long_tailed, options, profile
+from tests.planner.cases import cost_model, long_tailed, options, profile
 
 
 def planned(count: int, seed: int, **changes: object) -> tuple[PlanHeader, BatchPlan]:
@@ -37,15 +41,109 @@ def test_rows_leave_their_place_no_further_than_asked(
     assert batch.microbatch_order == "as-built"
     assert batch.num_microbatches % multiple == 0
     placed = batch.sequences.take(batch.sequences.on_ranks())
-    if reorder == "none":
-        assert (np.diff(placed.microbatch) >= 0).all()
-        assert batch.figures["displacement_max_rows"] == 0
-    else:
-        size = int(reorder.removeprefix("window:"))
-        window = placed.sequence_id // size
-        for m in range(batch.num_microbatches):
-            assert len(set(window[placed.microbatch == m])) <= 1
-        assert batch.figures["displacement_max_rows"] < size
+    size = 1 if reorder == "none" else int(reorder.removeprefix("window:"))
+    assert out_of_order(placed, size) == 0
+    assert batch.figures["displacement_max_rows"] < size
+
+
+def out_of_order(placed: Sequences, size: int) -> int:
+    """Pairs of rows of different windows of which the later runs before the earlier."""
+    window, microbatch = placed.sequence_id // size, placed.microbatch
+    later = window[:, None] > window[None, :]
+    return int((later & (microbatch[:, None] < microbatch[None, :])).sum())
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(
+    st.integers(1, 16), st.integers(1, 20), st.integers(1, 12),
+    st.lists(st.integers(1, 4000), min_size=1, max_size=13),
+)  # fmt: skip
+def test_any_fixed_number_of_microbatches_is_met_exactly(
+    ranks: int, count: int, size: int, length: list[int]
+) -> None:
+    length = [*length, 500]
+    found = fixed(ranks, 500, f"window:{size}", count, length)
+    rows = sum(n <= 500 * ranks for n in length)
+    if found is None:
+        assert count < rows, "one row a microbatch always fits"
+        return
+    header, batch = found
+    placed = batch.sequences.placed()
+    assert check_plan(header, batch) == []
+    assert out_of_order(placed, size) == 0
+    assert batch.num_microbatches == count
+    assert len(set(placed.microbatch.tolist())) == min(count, rows), "none is empty without need"
+
+
+def fixed(
+    ranks: int, cap: int, reorder: str, count: int, length: list[int]
+) -> tuple[PlanHeader, BatchPlan] | None:
+    """A plan of so many microbatches; None where there is none."""
+    asked = options(
+        ranks=ranks, pp=1, max_tokens_per_rank=cap, reorder=reorder, microbatches=count,
+        batch_sequences=len(length),
+    )  # fmt: skip
+    lengths = Lengths("test", "sequences", np.array(length))
+    try:
+        header, batches = plan(lengths, profile(), asked, 1)
+        return header, next(iter(batches))
+    except Infeasible:
+        return None
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_where_any_plan_in_order_exists_one_is_found(size: int) -> None:
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        ranks, cap, rows = (int(rng.integers(*range_)) for range_ in ((1, 5), (4, 40), (1, 6)))
+        most = cap * ranks if seed % 2 else cap
+        length = rng.integers(1, most + 1, rows).tolist()
+        cost = cost_model(ranks)
+        fewest = least_microbatches(cost, length, size, cap)
+        for count in range(fewest, rows + 1):
+            found = fixed(ranks, cap, f"window:{size}", count, length)
+            assert found is not None, (seed, ranks, cap, count, length)
+            assert check_plan(*found) == []
+        if fewest > 1:
+            assert fixed(ranks, cap, f"window:{size}", fewest - 1, length) is None
+
+
+def least_microbatches(cost: CostModel, length: list[int], size: int, cap: int) -> int:
+    """By trying every way to fill one microbatch after the other."""
+    everything = frozenset(range(len(length)))
+    fitting = [
+        frozenset(rows)
+        for count in range(1, len(length) + 1)
+        for rows in combinations(range(len(length)), count)
+        if fit_together(cost, tuple(length[i] for i in rows), (0,) * cost.ranks, cap)
+    ]
+    reached, steps = {frozenset[int]()}, 0
+    while everything not in reached:
+        steps += 1
+        reached = {
+            done | rows
+            for done in reached
+            for rows in fitting
+            if not done & rows
+            and max(rows) // size <= min((everything - done - rows), default=len(length)) // size
+        }
+    return steps
+
+
+def fit_together(cost: CostModel, length: tuple[int, ...], held: tuple[int, ...], cap: int) -> bool:
+    """Whether rows fit into one microbatch, on any blocks in any shape; tries all."""
+    if not length:
+        return True
+    for degree in legal_degrees(cost.ranks).tolist():
+        u, r = np.array(cost.shapes(degree)).T
+        rows = int(rank_tokens_max(np.full(len(u), length[0]), u, r).min())
+        for first in range(0, cost.ranks - degree + 1, degree):
+            filled = tuple(
+                lane + rows * (first <= i < first + degree) for i, lane in enumerate(held)
+            )
+            if max(filled) <= cap and fit_together(cost, length[1:], filled, cap):
+                return True
+    return False
 
 
 def test_less_freedom_costs_time_but_beats_memory_sized_degrees_in_the_same_order() -> None:
@@ -57,9 +155,26 @@ def test_less_freedom_costs_time_but_beats_memory_sized_degrees_in_the_same_orde
     assert times["batch"] < times["window:64"] < times["none"]
 
 
-def test_a_fixed_number_of_microbatches_is_kept_or_refused() -> None:
-    _, batch = planned(60, 1, ranks=8, reorder="none", microbatches=30)
-    assert batch.num_microbatches == 30
+@pytest.mark.parametrize("reorder", ["none", "window:1", "window:16", "window:100"])
+def test_a_load_driven_plan_in_order_exists_at_the_number_the_search_chose(reorder: str) -> None:
+    asked = {"ranks": 32, "pp": 4, "batch_sequences": 512, "reorder": reorder}
+    _, free = planned(512, 4, **asked)
+    _, same = planned(512, 4, **asked, microbatches=free.num_microbatches)
+    for batch in (free, same):
+        assert batch.winner == "load-driven"
+        assert batch.figures["iteration_s"] < 0.9 * batch.search.memory_s
+    assert same.figures["iteration_s"] <= 1.01 * free.figures["iteration_s"]
+
+
+def test_windows_of_one_row_are_the_order_of_the_file() -> None:
+    plans = [
+        planned(60, 3, ranks=8, reorder=reorder)[1].sequences for reorder in ("none", "window:1")
+    ]
+    for name in ("microbatch", "first_rank", "degree"):
+        assert getattr(plans[0], name).tolist() == getattr(plans[1], name).tolist()
+
+
+def test_a_number_of_microbatches_that_is_too_small_is_refused() -> None:
     with pytest.raises(Infeasible, match="no plan with 1 microbatches"):
         planned(60, 1, ranks=1, reorder="none", microbatches=1)
 
