@@ -12,3 +12,8 @@ def __getattr__(name: str) -> object:
 
         return load_plan
     raise AttributeError(f"module 'hydraplan' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Names of the module, those not loaded yet too."""
+    return sorted({*globals(), *__all__})

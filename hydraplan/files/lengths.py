@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from hydraplan.errors import InputError, printable
 from hydraplan.files.megatron_idx import MAGIC, Unit, read_lengths_only
-from hydraplan.files.parquet import first_line
+from hydraplan.files.parquet import DAMAGED, first_line
 from hydraplan.model import IntArray
 
 LENGTH_COLUMNS = ("length", "length_tokens", "seqlen")
@@ -102,7 +102,7 @@ def _read_parquet(path: Path) -> IntArray:
                 row = values.is_null().index(True).as_py()
                 raise InputError(f"{path}: row {row} of column {name} is empty")
             cast = values.cast(pa.int64())
-    except (pa.ArrowException, OSError) as error:
+    except DAMAGED as error:
         raise InputError(f"{path} is not Parquet with lengths: {first_line(error)}") from None
     result: IntArray = cast.to_numpy()
     return result

@@ -21,6 +21,9 @@ from hydraplan.errors import InputError
 
 FOOTER_KEY = b"hydraplan"
 
+DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What pyarrow raises over a damaged file; the last where a name or a text is no UTF-8."""
+
 H = TypeVar("H", bound=Config)
 
 
@@ -84,20 +87,29 @@ def open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetFile:
         raise InputError(f"{path} is not a file")
     try:
         file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+        found = file.schema_arrow.remove_metadata()
+        names = found.names
+    except DAMAGED as error:
         raise InputError(f"{path} is not readable Parquet: {first_line(error)}") from None
-    found = file.schema_arrow.remove_metadata()
     if not found.equals(schema):
-        wrong = next(
-            (
-                f"column {i}"
-                for i, field in enumerate(schema)
-                if i >= len(found) or found.field(i) != field
-            ),
-            "extra columns",
+        wrong = [i for i, f in enumerate(schema) if i >= len(names) or found.field(i) != f]
+        what = (
+            f"column {schema.names[wrong[0]]} differs"
+            if wrong
+            else f"{names[len(schema)]!a} is one too many"
         )
-        raise InputError(f"{path} does not have the schema of this version ({wrong} differs)")
+        raise InputError(f"{path} does not have the schema of this version ({what})")
     return file
+
+
+def read_rows(file: pq.ParquetFile, path: Path, group: int | None = None) -> pa.Table:
+    """All rows of an opened file, or those of one row group; refuse what is damaged."""
+    try:
+        table = file.read(use_threads=False) if group is None else file.read_row_group(group)
+        table.validate(full=True)
+    except DAMAGED as error:
+        raise InputError(f"{path} is damaged: {first_line(error)}") from None
+    return table
 
 
 def read_footer(file: pq.ParquetFile, path: Path, header: type[H]) -> H:

@@ -16,9 +16,9 @@ from hydraplan.errors import InputError
 from hydraplan.files.parquet import (
     beside,
     column,
-    first_line,
     open_parquet,
     read_footer,
+    read_rows,
     with_footer,
 )
 from hydraplan.metrics import FIGURES
@@ -177,16 +177,13 @@ def read_batch(plan: Plan, batch: int) -> BatchPlan:
 def load_plan(path: str | Path) -> PlanFrames:
     """Load a whole plan folder as pandas DataFrames."""
     plan = open_plan(Path(path))
-    tables = (pq.read_table(plan.path / name).to_pandas() for name in PLAN_FILES)
+    paths = ((plan.path / name, schema) for name, schema in PLAN_FILES.items())
+    tables = (read_rows(open_parquet(path, schema), path).to_pandas() for path, schema in paths)
     return PlanFrames(plan.header, *tables)
 
 
 def _read_group(path: Path, schema: pa.Schema, index: int) -> pa.Table:
-    file = open_parquet(path, schema)
-    try:
-        table = file.read_row_group(index)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is damaged: {first_line(error)}") from None
+    table = read_rows(open_parquet(path, schema), path, index)
     if any(table.column(name).null_count for name in schema.names):
         raise InputError(f"{path}: batch {index} holds empty cells")
     if any(b != index for b in column(table, "batch")):

@@ -25,9 +25,9 @@ from hydraplan.errors import InputError
 from hydraplan.files.parquet import (
     beside,
     column,
-    first_line,
     open_parquet,
     read_footer,
+    read_rows,
     with_footer,
 )
 from hydraplan.files.planfile import Plan
@@ -196,7 +196,7 @@ def open_run(path: Path) -> Run:
     steps_path = path / "steps.parquet"
     file = open_parquet(steps_path, STEPS_SCHEMA)
     header = read_footer(file, steps_path, RunHeader)
-    steps = _rows(file, steps_path).to_pylist()
+    steps = read_rows(file, steps_path).to_pylist()
     for i, row in enumerate(steps):
         finite = all(math.isfinite(v) for v in row.values() if v is not None)
         counts = min(row["batch"], row["tokens"] - row["valid_tokens"], row["valid_tokens"])
@@ -208,7 +208,7 @@ def open_run(path: Path) -> Run:
 def read_timeline(run: Run, step: int) -> Timeline:
     """Op times of one step, as the figures take them."""
     path = run.path / "ops.parquet"
-    table = _rows(open_parquet(path, OPS_SCHEMA), path)
+    table = read_rows(open_parquet(path, OPS_SCHEMA), path)
     rows = np.flatnonzero(column(table, "step") == step)
     if not len(rows):
         raise InputError(f"step {step} is not in {run.path}, it has {len(run.steps)} steps")
@@ -234,15 +234,6 @@ def read_timeline(run: Run, step: int) -> Timeline:
         syncs.append(float(columns["end_s"][sync].max() - columns["start_s"][sync].max()))
     start, end, busy = (tuple(stage[i] for stage in times) for i in range(3))
     return Timeline(tuple(schedule), start, end, busy, np.array(syncs))
-
-
-def _rows(file: pq.ParquetFile, path: Path) -> pa.Table:
-    try:
-        table = file.read(use_threads=False)
-        table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is damaged: {first_line(error)}") from None
-    return table
 
 
 def _append(path: Path, rows: pa.Table) -> None:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from hydraplan.errors import InputError
-from hydraplan.files.parquet import first_line
+from hydraplan.files.parquet import DAMAGED, first_line
 from hydraplan.files.planfile import Plan, open_plan, read_batch
 from hydraplan.files.runfile import Run, open_run, plan_digest, read_timeline
 from hydraplan.invariants import check_plan
@@ -106,7 +106,7 @@ def _parquet(path: Path) -> list[float]:
                 if kind is not None and not is_of_kind(kind):
                     raise InputError(f"{path}: column {name} holds {kind}, {what}")
             columns = file.read([name for name in (speed, lane) if name])
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except DAMAGED as error:
         raise InputError(f"{path} is not readable Parquet: {first_line(error)}") from None
     for name in columns.column_names:
         if columns.column(name).null_count:

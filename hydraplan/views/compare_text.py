@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from hydraplan.errors import printable
 from hydraplan.files.profilefile import ProfileHeader
 from hydraplan.invariants import CAPS
 from hydraplan.model import Comparison
@@ -33,7 +34,7 @@ def row_object(row: Comparison) -> dict[str, object]:
 def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comparison]) -> None:
     """Two tables: how fast each plan is and why, and what planning it took."""
     console.emit(
-        f"{profile.model.name}, {profile.mode} profile ({profile.device}), tp {options.tp} x pp"
+        f"{printable(profile.model.name)}, {profile.mode} profile ({printable(profile.device)}), tp {options.tp} x pp"
         f" {options.pp} x ranks {options.ranks},\nat most {options.max_tokens_per_rank:,} tokens"
         f" a rank and microbatch, schedule {options.pipeline},"
         f" {len(rows[0].batches)} batch(es)"

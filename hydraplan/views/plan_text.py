@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from hydraplan.errors import printable
 from hydraplan.invariants import CAPS
 from hydraplan.metrics import FIGURES, mean_figures
 from hydraplan.model import CHOOSING, ON_RANKS, BatchPlan, BatchSummary
@@ -59,8 +60,8 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
     """Summary of a plan: header, a row a batch, figures over all, and one countable last line."""
     options, shown = header.options, batches[:SHOWN_BATCHES]
     console.emit(
-        f"{header.model.name}, {header.profile_mode} profile {header.profile_digest[:12]},\n"
-        f"lengths {header.lengths_name} {header.lengths_digest[:12]}\n"
+        f"{printable(header.model.name)}, {header.profile_mode} profile {header.profile_digest[:12]},\n"
+        f"lengths {printable(header.lengths_name)} {header.lengths_digest[:12]}\n"
         f"tp {options.tp} x pp {options.pp} x ranks {options.ranks}"
         f" = {options.tp * options.pp * options.ranks:,} devices,"
         f" strategy {options.strategy}, schedule {options.pipeline},\n"

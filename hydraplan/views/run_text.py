@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from hydraplan.errors import printable
 from hydraplan.files.runfile import Run
 from hydraplan.model import FloatArray
 
@@ -50,7 +51,7 @@ def run_title(run: Run) -> str:
     where = f"measured on {run.header.device}"
     if run.header.mode == "simulated":
         where = f"simulated with its {run.header.device}"
-    return (
+    return printable(
         f"{run.header.plan_name}: {where}, pp {options.pp} x ranks {options.ranks},"
         f" {run.header.dtype}"
     )
