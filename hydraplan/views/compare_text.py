@@ -33,11 +33,12 @@ def row_object(row: Comparison) -> dict[str, object]:
 
 def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comparison]) -> None:
     """Two tables: how fast each plan is and why, and what planning it took."""
+    count = len(rows[0].batches)
     console.emit(
-        f"{printable(profile.model.name)}, {profile.mode} profile ({printable(profile.device)}), tp {options.tp} x pp"
-        f" {options.pp} x ranks {options.ranks},\nat most {options.max_tokens_per_rank:,} tokens"
-        f" a rank and microbatch, schedule {options.pipeline},"
-        f" {len(rows[0].batches)} batch(es)"
+        f"{printable(profile.model.name)}, {profile.mode} profile ({printable(profile.device)}),\n"
+        f"tp {options.tp} x pp {options.pp} x ranks {options.ranks}, schedule {options.pipeline},"
+        f" {count} batch{'' if count == 1 else 'es'},\n"
+        f"at most {options.max_tokens_per_rank:,} tokens a rank and microbatch"
     )
     if changed := changed_options(options):
         console.emit(changed)

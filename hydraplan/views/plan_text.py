@@ -60,7 +60,8 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
     """Summary of a plan: header, a row a batch, figures over all, and one countable last line."""
     options, shown = header.options, batches[:SHOWN_BATCHES]
     console.emit(
-        f"{printable(header.model.name)}, {header.profile_mode} profile {header.profile_digest[:12]},\n"
+        f"{printable(header.model.name)},"
+        f" {header.profile_mode} profile {header.profile_digest[:12]},\n"
         f"lengths {printable(header.lengths_name)} {header.lengths_digest[:12]}\n"
         f"tp {options.tp} x pp {options.pp} x ranks {options.ranks}"
         f" = {options.tp * options.pp * options.ranks:,} devices,"
