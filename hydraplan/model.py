@@ -108,6 +108,8 @@ class Search:
     `window_min`, `window_max`: range of microbatch counts (empty if min > max).
     `load_target_s`, `theta`, `eta`: target per slot, quantum and rank-work guard of the plan;
     `slack` instead of the last two where slots were filled to a limit, that far above the target.
+    `taper`: share of the heaviest microbatch that the first and the last one were to get, NaN
+    where all were to get the same.
     `num_candidates`, `num_rejected`: plans tried, and those among them that broke the cap.
     `load_driven_s`, `load_driven_slot_imbalance`: the best load-driven candidate, balanced
     where the window is open. `fastest_load_driven_s`: the fastest, balanced or not.
@@ -131,6 +133,7 @@ class Search:
     memory_s: float
     window_advice: str = ""
     slack: float = float("nan")
+    taper: float = float("nan")
     exact_status: str = ""
     bound_s: float = float("nan")
     fullest_slot_s: float = float("nan")

@@ -31,6 +31,7 @@ class PlanOptions(Config):
     `engine` "ring" knows no inner groups. `rank_speed` has a factor a lane, 1.0 nominal and 0.5
     half as fast; None where all are nominal. `layers` "balanced" gives the stages with the
     embedding and the loss as many layers fewer as these cost, "even" does not.
+    `microbatch_shape` "tapered" lets microbatches be light at both ends (`placement.taper`).
     """
 
     pp: Count
@@ -52,6 +53,7 @@ class PlanOptions(Config):
     engine: Literal["nested", "ring"] = "nested"
     rank_speed: tuple[Speed, ...] | None = None
     layers: Literal["balanced", "even"] = "balanced"
+    microbatch_shape: Literal["even", "tapered"] = "even"
 
     @field_validator("min_degree")
     @classmethod

@@ -172,6 +172,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
         reorder=options.reorder,
         first_row=int(rows.sequence_id[0]),
         orders=ORDERS if order == "auto" else (order,),
+        tapered=options.microbatch_shape == "tapered",
         schedule=SCHEDULES[options.pipeline],
         profile=profile_of(cost, open_rows.length_tokens),
     )

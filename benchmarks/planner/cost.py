@@ -106,14 +106,14 @@ def placed_ms(asked: Asked, request: Request, count: int, repeats: int) -> dict[
 
 def stopped(asked: Asked, request: Request, count: int) -> str:
     """Points that the cap stops, so that their time is that of a failure."""
-    real, found = hydra._placed_at, []
+    real, found = hydra.placed_at, []
 
     def spy(*given: Any) -> Any:
         found.append(real(*given))
         return found[-1]
 
     kinds = points(request, count)
-    with patch.object(hydra, "_placed_at", spy):
+    with patch.object(hydra, "placed_at", spy):
         for point in kinds.values():
             asked.once(request, point)
     return ", ".join(name for name, one in zip(kinds, found, strict=True) if one is None)

@@ -30,6 +30,7 @@ def compare(
     reorder: o.Reorder = "batch",
     engine: o.Engine = "nested",
     layers: o.Layers = "balanced",
+    microbatch_shape: o.MicrobatchShape = "even",
     rank_speed: o.RankSpeed = None,
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
@@ -77,6 +78,7 @@ def compare(
         reorder=reorder,
         engine=engine,
         layers=layers,
+        microbatch_shape=microbatch_shape,
         rank_speed=rank_speed,
     )
     found = list(rows_of(*inputs, names, workers))

@@ -58,6 +58,10 @@ Layers = Annotated[
     Literal["balanced", "even"],
     typer.Option("--layers", help="Layers of the stages: by what they cost, or as many in each."),
 ]
+MicrobatchShape = Annotated[
+    Literal["even", "tapered"],
+    typer.Option("--microbatch-shape", help="Microbatches of equal load, or light at both ends."),
+]
 RankSpeed = Annotated[
     Path | None,
     typer.Option("--rank-speed", help="Speed of every lane: Parquet, CSV, text, or a run folder."),
@@ -104,6 +108,7 @@ def read_inputs(
     reorder: str,
     engine: Literal["nested", "ring"],
     layers: Literal["balanced", "even"],
+    microbatch_shape: Literal["even", "tapered"],
     rank_speed: Path | None,
 ) -> Inputs:
     """Check the options that typer cannot, and read both input files."""
@@ -145,6 +150,7 @@ def read_inputs(
             reorder=reorder,
             engine=engine,
             layers=layers,
+            microbatch_shape=microbatch_shape,
             rank_speed=None if rank_speed is None else read_speeds(rank_speed, ranks),
         )
     except ValidationError as error:

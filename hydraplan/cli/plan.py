@@ -41,6 +41,7 @@ def plan(
     reorder: o.Reorder = "batch",
     engine: o.Engine = "nested",
     layers: o.Layers = "balanced",
+    microbatch_shape: o.MicrobatchShape = "even",
     rank_speed: o.RankSpeed = None,
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
@@ -91,6 +92,7 @@ def plan(
         reorder=reorder,
         engine=engine,
         layers=layers,
+        microbatch_shape=microbatch_shape,
         rank_speed=rank_speed,
     )
     summaries: list[BatchSummary] = []

@@ -109,21 +109,24 @@ def profile_of(cost: CostModel, length_tokens: IntArray) -> FloatArray:
     return shares
 
 
-def one_lane_s(profile: FloatArray, load_s: FloatArray, schedule: Schedule) -> float:
-    """Seconds of a run in which every lane always has these loads, (microbatches,), in order.
+def one_lane_s(profile: FloatArray, load_s: FloatArray, schedule: Schedule) -> FloatArray:
+    """Seconds of runs on one lane, or on lanes that are all alike, one a row.
 
     Args:
         profile: How a load is spread over ops and stages, from `profile_of`.
+        load_s: Loads of the microbatches in order, shape (runs, microbatches).
     """
     counts, kind, microbatch, chunk = op_arrays(schedule)
-    lane_end = np.zeros((len(schedule), 1))
-    padded = np.ascontiguousarray(load_s[:, None])
+    lane_end = np.zeros((len(schedule), len(load_s)))
+    padded = np.ascontiguousarray(load_s.T)
+    alone = np.broadcast_to(np.arange(len(load_s)), padded.shape).copy()
     zero, none = np.zeros((2, *padded.shape)), np.zeros_like(profile)
     _run(
         counts, kind, microbatch, chunk, none, profile, none[0], zero, padded, padded > 0,
-        np.zeros(padded.shape, np.int64), zero[0], np.ones(1), lane_end,
+        alone, zero[0], np.ones(len(load_s)), lane_end,
     )  # fmt: skip
-    return float(lane_end.max())
+    taken_s: FloatArray = lane_end.max(axis=0)
+    return taken_s
 
 
 @compiled

@@ -26,7 +26,8 @@ class Request:
     leave balance open; the number is a multiple of `microbatch_multiple`. `min_degree` is the
     lowest degree. `orders` are the microbatch orders to choose from. `reorder` says how far
     rows may leave the order of the input (`planheader.PlanOptions`), `first_row` is the
-    sequence_id of the first row of the batch, placed or not. `schedule(stages, microbatches)`
+    sequence_id of the first row of the batch, placed or not. `tapered` allows microbatches that
+    are light at both ends. `schedule(stages, microbatches)`
     gives the op order. `profile` is how a load is spread over ops (`fast_run.profile_of`).
     """
 
@@ -41,6 +42,7 @@ class Request:
     reorder: str
     first_row: int
     orders: tuple[str, ...]
+    tapered: bool
     schedule: Callable[[int, int], Schedule]
     profile: FloatArray
 

@@ -45,9 +45,22 @@ class Forest(NamedTuple):
     rows_highest: Tree
 
 
-def new_forest(num_ranks: int, num_microbatches: int, slow: Floats | None = None) -> Forest:
-    """Empty slots; `slow` is the slowness of every lane, shape (num_ranks,), None for 1."""
+def new_forest(
+    num_ranks: int,
+    num_microbatches: int,
+    slow: Floats | None = None,
+    head_start_s: Floats | None = None,
+) -> Forest:
+    """Empty slots.
+
+    Args:
+        slow: Slowness of every lane, shape (num_ranks,); None for 1.
+        head_start_s: What every slot of a microbatch seems to hold before anything is placed,
+            seconds, shape (num_microbatches,); None for 0. It ends up with so much less.
+    """
     added, highest = new_tree(num_microbatches, num_ranks)
+    if head_start_s is not None:
+        added[:, 1] = head_start_s
     rows_added, rows_highest = new_tree(num_microbatches, num_ranks)
     width = added.shape[1] // 2
     levels = width.bit_length()
@@ -67,7 +80,7 @@ def new_forest(num_ranks: int, num_microbatches: int, slow: Floats | None = None
             slowest[node] = max(slowest[2 * node], slowest[2 * node + 1])
     trees = added, highest, barred, start, best, leads, rows_added, rows_highest
     forest = Forest(num_ranks, slowest, *trees)
-    if num_ranks < width:
+    if num_ranks < width or head_start_s is not None:
         for level in range(levels):
             first = (width >> level) + num_blocks(num_ranks, level)
             barred[:, first : (width >> level) * 2] = np.inf

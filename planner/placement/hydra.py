@@ -7,36 +7,24 @@ are sized exactly and run, as they are and with costs off by a few percent.
 Where the window is open, a balanced placement comes before a somewhat faster one with a
 straggling slot: such a straggler hides in the pipeline only as long as nothing else is late. What
 that costs under the noise-free model stands in the plan (`fastest_load_driven_s` beside
-`load_driven_s`). If
-nothing is balanced, counts from all over the window follow. The memory-sized plan is always a
-candidate, so the result is never slower than it; the plan says which won.
+`load_driven_s`). If nothing is balanced, counts from all over the window follow. The memory-sized
+plan is always a candidate, so the result is never slower than it; the plan says which won.
+
+Where tapered microbatches are asked for (`taper`), some are tried around the number of even ones
+that was chosen, and returned if they are faster at right and wrong costs together.
 
 Source: load target, load-driven degrees and placement on the least loaded block are HyDra's; the
-search, theta, eta, the preference for balance and the memory-sized candidate are ours.
+search, theta, eta, taper, the preference for balance and the memory-sized candidate are ours.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from math import isnan, log
+from dataclasses import replace
+from math import inf, isnan, log
 
 from hydraplan.errors import Infeasible
-from hydraplan.planner.pipeline.fast_run import one_lane_s
-from hydraplan.planner.pipeline.order import microbatch_order
 from hydraplan.planner.placement.degrees import guard
-from hydraplan.planner.placement.draft import (
-    Built,
-    Draft,
-    Request,
-    Timing,
-    build,
-    draft,
-    perturbed_s,
-    settled,
-    timed,
-)
-from hydraplan.planner.placement.kept_order import place_in_order
+from hydraplan.planner.placement.draft import Draft, Request, draft
 from hydraplan.planner.placement.memory_ffd import place_memory_sized
-from hydraplan.planner.placement.place import Placement, place, place_filling
 from hydraplan.planner.placement.search import (
     BALANCED,
     ETAS,
@@ -44,43 +32,34 @@ from hydraplan.planner.placement.search import (
     Point,
     filling_point,
     finer_points,
+    first_counts,
     first_points,
+    num_finalists,
+    num_placements,
     point_at,
+    tapered_point,
+    tapered_points,
+    uneven,
 )
-from hydraplan.planner.placement.sizing import Sized
+from hydraplan.planner.placement.tight_fill import tight_fillings
+from hydraplan.planner.placement.trial import (
+    Finalist,
+    Trial,
+    best_order_s,
+    both_s,
+    drafted,
+    finalist_of,
+    judged,
+    placed_at,
+    placed_at_degrees,
+    time_s,
+    trial_of,
+)
 
-BUDGET = 240_000
-"""Sequences plus slots that the placements of one round may add up to."""
-LEAST, MOST = 4, 48
-"""Placements of one round, whatever the budget says."""
 SHARED = 1.004
 """How much the slot imbalance may rise when a placement is run, seen on the benchmark's cells."""
 BALANCE_WORTH = 0.025
 """What a balanced plan may cost over the fastest, as a share of its time. Our choice."""
-FINALISTS = 2, 8
-"""Placements that are sized exactly and run: of large batches, and at the most."""
-LONG = "long-first"
-"""The order in which candidates are compared where the order is open."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Try:
-    """A point, its placement, and what that lets expect."""
-
-    point: Point
-    placement: Placement
-    estimate_s: float
-    imbalance: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A finalist, sized exactly and run."""
-
-    point: Point
-    built: Built
-    timing: Timing
-    perturbed_s: float
 
 
 def place_hydra(request: Request) -> Draft:
@@ -94,23 +73,28 @@ def place_hydra(request: Request) -> Draft:
     """
     memory = _memory_candidate(request)
     tries = list(_round(request, first_points(request)))
-    runs = [_run(request, t) for t in _finalists(request, tries)]
+    runs = [finalist_of(request, t) for t in _finalists(request, tries)]
     if all(_straggles(r.built.slot_imbalance, request) for r in runs):
         for found in _round(request, finer_points(request)):
             tries.append(found)
             if found is not None and not _expected(found, request)[0]:
-                runs.append(_run(request, found))
+                runs.append(finalist_of(request, found))
                 if not _straggles(runs[-1].built.slot_imbalance, request):
                     break
-    best = min(runs, key=lambda r: _rank(r, request), default=None)
-    fastest = min(runs, key=_time, default=None)
-    chosen = best
-    if best and fastest and _time(best) > _time(fastest) * (1 + BALANCE_WORTH):
-        chosen = fastest
-    load_driven = _draft(request, chosen) if chosen else None
+    tight = _tight(request, tries)
+    tries += tight
+    runs += _no_slower(request, runs, memory, tight)
+    best, fastest, chosen = _choice(request, runs)
+    if chosen and request.tapered:
+        tapers = [trial_of(request, p) for p in _tapered(request, chosen.point.num_microbatches)]
+        tries += tapers
+        likely = sorted((t for t in tapers if t), key=lambda t: t.estimate_s)
+        runs = [finalist_of(request, t) for t in likely[: num_finalists(request, _counts(tapers))]]
+        chosen = min([chosen, *runs], key=both_s)
+    load_driven = drafted(request, chosen) if chosen else None
     options = [d for d in (load_driven, memory) if d is not None]
     if memory and load_driven and load_driven.iteration_s > memory.iteration_s and fastest:
-        options.append(_draft(request, fastest))
+        options.append(drafted(request, fastest))
     if not options:
         raise Infeasible(
             f"no plan with {request.microbatches} microbatches keeps every slot within"
@@ -124,11 +108,11 @@ def place_hydra(request: Request) -> Draft:
         winner.search,
         num_candidates=len(tries) + 1,
         num_rejected=tries.count(None) + (memory is None),
-        load_driven_s=balanced.iteration_s if balanced else _time(best) if best else nan,
+        load_driven_s=balanced.iteration_s if balanced else time_s(best) if best else nan,
         load_driven_slot_imbalance=best.built.slot_imbalance if best else nan,
         fastest_load_driven_s=min(
             [d.iteration_s for d in options if d.winner == "load-driven"]
-            + [_time(r) for r in (fastest,) if r],
+            + [time_s(r) for r in (fastest,) if r],
             default=nan,
         ),
         memory_s=memory.iteration_s if memory else nan,
@@ -136,9 +120,37 @@ def place_hydra(request: Request) -> Draft:
     return replace(winner, search=search)
 
 
-def _time(run: _Run) -> float:
-    """Seconds of a finalist in the order it was run in."""
-    return run.timing.iteration_s
+def _choice(
+    request: Request, runs: list[Finalist]
+) -> tuple[Finalist | None, Finalist | None, Finalist | None]:
+    """The best by balance and time, the fastest, and the one of them that is worth its time."""
+    best = min(runs, key=lambda r: _rank(r, request), default=None)
+    fastest = min(runs, key=time_s, default=None)
+    if best and fastest and time_s(best) > time_s(fastest) * (1 + BALANCE_WORTH):
+        return best, fastest, fastest
+    return best, fastest, best
+
+
+def _tight(request: Request, tries: list[Trial | None]) -> list[Trial]:
+    """Tight fillings of a small batch, at the numbers of microbatches that look best."""
+    peak_s: dict[int, float] = {}
+    for t in sorted((t for t in tries if t), key=lambda t: _expected(t, request)):
+        count = t.point.num_microbatches
+        peak_s[count] = min(peak_s.get(count, inf), float(t.placement.peak_s.max()))
+    counts = peak_s or dict.fromkeys(first_counts(request), inf)
+    return [judged(request, *found) for found in tight_fillings(request, counts)]
+
+
+def _no_slower(
+    request: Request, runs: list[Finalist], memory: Draft | None, tight: list[Trial]
+) -> list[Finalist]:
+    """Those that are no slower than the plan would be without them, in any order."""
+    _, fastest, chosen = _choice(request, runs)
+    limit_s = best_order_s(request, chosen) if tight and chosen else inf
+    if memory and fastest and limit_s > memory.iteration_s:
+        limit_s = min(memory.iteration_s, best_order_s(request, fastest))
+    ran = [finalist_of(request, t, request.orders) for t in tight]
+    return [run for run in ran if time_s(run) <= limit_s]
 
 
 def _memory_candidate(request: Request) -> Draft | None:
@@ -149,7 +161,7 @@ def _memory_candidate(request: Request) -> Draft | None:
         except Infeasible:
             return None
     found = request.sized(request.table.floor[request.table.bucket])
-    placement = _placed(request, found, request.microbatches or request.window.memory)
+    placement = placed_at_degrees(request, found, request.microbatches or request.window.memory)
     if placement is None:
         return None
     exact = request.sized(placement.level)
@@ -161,26 +173,24 @@ def _straggles(imbalance: float, request: Request) -> bool:
     return not request.window.is_empty and imbalance > BALANCED
 
 
-def _rank(run: _Run, request: Request) -> tuple[bool, float]:
+def _rank(run: Finalist, request: Request) -> tuple[bool, float]:
     """Smaller is better: balance first where the window is open, then time, right and wrong."""
-    return _straggles(run.built.slot_imbalance, request), run.timing.iteration_s + run.perturbed_s
+    return _straggles(run.built.slot_imbalance, request), both_s(run)
 
 
-def _round(request: Request, points: list[Point]) -> Iterator[_Try | None]:
+def _round(request: Request, points: list[Point]) -> Iterator[Trial | None]:
     """Place as many points as the budget holds, one by one; None for what the cap rejects.
 
     Half of the budget goes to the most promising point of each number of microbatches, the
     rest to the neighbourhood of the best placement so far.
     """
-    if not request.window.is_empty:
-        points = sorted(points, key=lambda p: not p.can_balance)
-    slots = request.cost.ranks * max((p.num_microbatches for p in points), default=0)
-    budget = min(MOST, max(LEAST, BUDGET // (len(request.sequences) + slots)), len(points))
+    points = sorted(points, key=lambda p: uneven(request, p))
+    budget = min(len(points), num_placements(request, [p.num_microbatches for p in points]))
     first_of: dict[int, Point] = {}
     for point in points:
         first_of.setdefault(point.num_microbatches, point)
     spread = list(first_of.values())
-    tries: list[_Try] = []
+    tries: list[Trial] = []
     for tried in range(budget):
         if not tries or tried < min(len(spread), -(-budget // 2)):
             point = spread[tried] if tried < len(spread) else points[0]
@@ -188,13 +198,13 @@ def _round(request: Request, points: list[Point]) -> Iterator[_Try | None]:
             near = min(tries, key=lambda t: _expected(t, request)).point.num_microbatches
             point = min(points, key=lambda p: (_distance(p.num_microbatches, near), p.promise_s))
         points = [p for p in points if p is not point]
-        found = _try(request, point)
+        found = trial_of(request, point)
         if found is not None:
             tries.append(found)
         yield found
 
 
-def _expected(found: _Try, request: Request) -> tuple[bool, float]:
+def _expected(found: Trial, request: Request) -> tuple[bool, float]:
     """As `_rank`, before it is run; sequences that share exchanges lower the mean by then."""
     return _straggles(found.imbalance * SHARED, request), found.estimate_s
 
@@ -204,85 +214,34 @@ def _distance(count: int, other: int) -> int:
     return abs(round(log(count / other) / log(1.25)))
 
 
-def _try(request: Request, point: Point) -> _Try | None:
-    """Place one point; the estimate is that of a single lane that always has the fullest slot."""
-    placement = _placed_at(request, point)
-    if placement is None:
-        return None
-    peak_s = placement.peak_s + request.table.fixed_s
-    order = microbatch_order(request.orders[0] if len(request.orders) == 1 else LONG, peak_s[None])
-    schedule = request.schedule(request.cost.pp, len(peak_s))
-    estimate_s = one_lane_s(request.profile, peak_s[order], schedule)
-    imbalance = float(peak_s.max()) / (placement.mean_s + request.table.fixed_s)
-    return _Try(point, placement, estimate_s, imbalance)
+def _tapered(request: Request, even: int) -> list[Point]:
+    """The most promising tapered points around a number of even microbatches."""
+    points = tapered_points(request, even)
+    return points[: num_placements(request, [p.num_microbatches for p in points])]
 
 
-def _placed_at(request: Request, point: Point) -> Placement | None:
-    """Choose degrees and place, before or meanwhile; None if they do not fit."""
-    table = request.table
-    if isnan(point.slack):
-        found = request.sized(point.target.level[table.bucket])
-        return _placed(request, found, point.num_microbatches)
-    length, ranks, cap = request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
-    shape = ranks, point.num_microbatches, cap
-    limit_s = point.limit_s * request.cost.mean_slow
-    return place_filling(table, length, *shape, request.slow, limit_s)
+def _counts(tries: list[Trial | None]) -> list[int]:
+    return [t.point.num_microbatches for t in tries if t is not None]
 
 
-def _placed(request: Request, found: Sized, num_microbatches: int) -> Placement | None:
-    """Place sequences of known degrees as the request allows; None if they do not fit."""
-    length, ranks, cap = request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
-    if request.reorder == "batch":
-        return place(found, request.table, length, ranks, num_microbatches, cap, request.slow)
-    return place_in_order(request, found, num_microbatches)
-
-
-def _finalists(request: Request, tries: list[_Try | None]) -> list[_Try]:
+def _finalists(request: Request, tries: list[Trial | None]) -> list[Trial]:
     """The most promising by balance and estimate, and the one with the least estimate."""
     placed = [t for t in tries if t is not None]
     by_rank = sorted(placed, key=lambda t: _expected(t, request))
     fastest = sorted(placed, key=lambda t: t.estimate_s)[:1]
-    slots = request.cost.ranks * max((t.point.num_microbatches for t in placed), default=0)
-    count = min(FINALISTS[1], max(FINALISTS[0], BUDGET // (8 * (len(request.sequences) + slots))))
-    chosen = by_rank[:count]
+    chosen = by_rank[: num_finalists(request, _counts(tries))]
     return chosen + [t for t in fastest if t not in chosen]
-
-
-def _run(request: Request, found: _Try) -> _Run:
-    """Size a placement exactly and run it, long microbatches first, at both costs."""
-    placement = found.placement
-    exact = request.sized(placement.level)
-    places = placement.microbatch, placement.first_rank, len(placement.peak_s)
-    built = build(request, exact, *places)
-    timing = timed(request, built, request.orders if len(request.orders) == 1 else (LONG,))
-    return _Run(found.point, built, timing, perturbed_s(request, built, timing))
-
-
-def _draft(request: Request, run: _Run) -> Draft:
-    """A finalist in its best order."""
-    others = tuple(name for name in request.orders if name != run.timing.name)
-    timing = run.timing
-    if others:
-        timing = min(timing, timed(request, run.built, others), key=lambda t: t.iteration_s)
-    placed = settled(request, run.built, timing, "load-driven")
-    point = run.point
-    search = replace(
-        placed.search,
-        load_target_s=(point.target.load_target_s + request.table.fixed_s) * request.cost.mean_slow,
-        theta=point.theta,
-        eta=point.eta,
-        slack=point.slack,
-    )
-    return replace(placed, search=search)
 
 
 def place_once(request: Request, found: Draft) -> None:
     """One choice of degrees and one placement at the point that was found, nothing scored."""
     search, count = found.search, found.num_microbatches
-    if not isnan(search.slack):
+    if not isnan(search.taper):
+        point = tapered_point(request, count, search.taper, search.slack)
+    elif not isnan(search.slack):
         point = filling_point(request, count, search.slack)
     else:
         load_driven = found.winner == "load-driven"
         eta, theta = (search.eta, search.theta) if load_driven else (ETAS[0], THETAS[0])
         point = point_at(request, guard(request.table, eta), count, theta, eta)
-    _placed_at(request, point)
+    placed_at(request, point)

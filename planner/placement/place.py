@@ -84,12 +84,14 @@ def place_filling(
     cap_tokens: int,
     slow: FloatArray | None,
     limit_s: float,
+    shape: FloatArray | None = None,
 ) -> Placement | None:
     """Place sequences and choose their degrees meanwhile (`fill`); other arguments as `place`."""
     options = Options(table.bucket, falling_load_s(table), length_tokens, table.degrees, cap_tokens)
     floor = table.floor[table.bucket]
     work_s = (table.load_s * table.degrees)[table.bucket, floor]
-    forest = new_forest(num_ranks, num_microbatches, slow)
+    head_start_s = None if shape is None else (1 - shape) * limit_s
+    forest = new_forest(num_ranks, num_microbatches, slow, head_start_s)
     level, microbatch, node, rows = (np.zeros_like(floor) for _ in range(4))
     load_s = np.zeros(len(floor))
     order = np.argsort(-work_s, kind="stable")
@@ -98,7 +100,7 @@ def place_filling(
     if not complete:
         return None
     placed = forest, microbatch, node
-    return _finished(placed, options, table.fixed_s, level, load_s, rows, slow)
+    return _finished(placed, options, table.fixed_s, level, load_s, rows, slow, head_start_s)
 
 
 def _finished(
@@ -109,12 +111,15 @@ def _finished(
     load_s: FloatArray,
     rows: IntArray,
     slow: FloatArray | None,
+    head_start_s: FloatArray | None = None,
 ) -> Placement:
     """Repaired and swapped."""
     forest, microbatch, node = placed
     num_microbatches, width = len(forest.added), forest.added.shape[1] // 2
     speed = forest.num_ranks if slow is None else float((1 / slow).sum())
     mean_s = float(load_s @ options.degrees[level]) / (speed * num_microbatches)
+    if head_start_s is not None:
+        mean_s += float(head_start_s.mean())
     stop_s = GOOD_ENOUGH * mean_s + (GOOD_ENOUGH - 1) * fixed_s
     repair(forest, options, microbatch, node, level, load_s, rows, stop_s, len(level))
     if slow is None:
@@ -123,7 +128,7 @@ def _finished(
         level=level,
         microbatch=microbatch,
         first_rank=(node - (width >> level)) << level,
-        peak_s=forest.highest[:, 1].copy(),
+        peak_s=forest.highest[:, 1] - (0.0 if head_start_s is None else head_start_s),
         mean_s=float(load_s @ options.degrees[level]) / (speed * num_microbatches),
     )
 

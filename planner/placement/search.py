@@ -5,6 +5,7 @@
   theta * L above the mean, less what repair takes back.
 * While placing: slots are filled to a limit, the load target without quantum and some slack
   (`fill`). It promises fill and the limit.
+* The same, microbatches tapered (`taper`). It promises what one lane with these loads takes.
 """
 
 from dataclasses import dataclass, replace
@@ -12,9 +13,12 @@ from math import nan
 
 import numpy as np
 
+from hydraplan.model import FloatArray
+from hydraplan.planner.pipeline.fast_run import one_lane_s
 from hydraplan.planner.placement.degrees import Guard, guard
 from hydraplan.planner.placement.draft import Request
 from hydraplan.planner.placement.load_target import LoadTarget, solve
+from hydraplan.planner.placement.taper import best_shape, shapes
 from hydraplan.planner.placement.window import (
     best_count,
     counts_over,
@@ -23,12 +27,22 @@ from hydraplan.planner.placement.window import (
 )
 from hydraplan.slots import most_microbatches
 
+BUDGET = 240_000
+"""Sequences plus slots that the placements of one round may add up to."""
+LEAST, MOST = 4, 48
+"""Placements of one round, whatever the budget says."""
+FINALISTS = 2, 8
+"""Placements that are sized exactly and run: of large batches, and at the most."""
 THETAS = (0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
 ETAS = (0.03, 0.05, 0.1)
 """Largest extra rank-work that a degree may cost over the memory floor."""
 SLACKS = (0.02, 0.04, 0.07, 0.1)
 """How far above the load target slots may be filled, as a share of it."""
+TAPERS, TAPER_SLACKS = (0.04, 0.08, 0.15, 0.3), (0.07, 0.1, 0.04)
+"""Least share of a tapered microbatch; slack, the likeliest first."""
+TAPER_COUNTS = (0.8, 1.0, 1.25)
+"""Numbers of tapered microbatches over that of even ones."""
 FINE_SLACKS = (0.01, 0.03, 0.055)
 FINE_THETAS, FINE_ETAS = (0.25, 0.125, 0.0625), (0.1, 0.3)
 """What is tried where nothing was balanced."""
@@ -43,7 +57,9 @@ class Point:
     """One point of the search, and the time it promises before it is placed.
 
     `can_balance`: no pigeonhole argument forbids a slot imbalance of `BALANCED`. `limit_s` is
-    the limit where slots are filled, `slack` what it has over the target; NaN otherwise. The
+    the limit where slots are filled, `slack` what it has over the target; NaN otherwise. `shape`
+    is the share of that limit which each microbatch may take, from the least one, `taper`, to 1;
+    None where all take all. The
     target then is that of theta 1 and eta 0: it says what filling starts from, not the degrees.
     """
 
@@ -55,13 +71,42 @@ class Point:
     can_balance: bool
     slack: float = nan
     limit_s: float = nan
+    taper: float = nan
+    shape: FloatArray | None = None
 
 
 def first_points(request: Request) -> list[Point]:
     """Points at the counts that promise the least time."""
-    counts = first_counts(request)
+    counts = _most_promising(request, first_counts(request))
     filling = _filling_points(request, counts, SLACKS)
     return sorted([*filling, *_points(request, counts, THETAS, ETAS)], key=_order)
+
+
+def num_placements(request: Request, counts: list[int]) -> int:
+    """How many placements of up to so many microbatches a round may make."""
+    return min(MOST, max(LEAST, _affordable(request, counts)))
+
+
+def num_finalists(request: Request, counts: list[int]) -> int:
+    """How many of them may be sized exactly and run."""
+    return min(FINALISTS[1], max(FINALISTS[0], _affordable(request, counts) // 8))
+
+
+def _affordable(request: Request, counts: list[int]) -> int:
+    return BUDGET // (len(request.sequences) + request.cost.ranks * max(counts, default=0))
+
+
+def _most_promising(request: Request, counts: list[int]) -> list[int]:
+    """One more than there will be placements, by what a medium quantum promises there."""
+    guarded = guard(request.table, ETAS[1])
+    found = [point_at(request, guarded, count, THETAS[1], ETAS[1]) for count in counts]
+    by_promise = sorted(found, key=lambda p: (uneven(request, p), _order(p)))
+    return sorted(p.num_microbatches for p in by_promise[: num_placements(request, counts) + 1])
+
+
+def uneven(request: Request, point: Point) -> bool:
+    """Whether balance is open to the batch, and not to this point."""
+    return not request.window.is_empty and not point.can_balance
 
 
 def finer_points(request: Request) -> list[Point]:
@@ -137,6 +182,55 @@ def _filling(request: Request, start: Point, slack: float) -> Point:
         start, promise_s=promise_s, theta=nan, eta=nan, can_balance=can_balance, slack=slack,
         limit_s=limit_s,
     )  # fmt: skip
+
+
+def tapered_points(request: Request, even: int) -> list[Point]:
+    """Tapered points around the best number of even microbatches; by promise, slack by slack.
+
+    None where rows keep their order, or microbatches another one than they were built in.
+    """
+    movable = request.reorder == "batch" and "as-built" in request.orders
+    if not (request.tapered and movable and request.cost.pp > 1):
+        return []
+    counts = [even]
+    if request.microbatches is None:
+        around = [max(request.window.memory, round(even * c)) for c in TAPER_COUNTS]
+        counts = _allowed(request, around)
+    shapes_of = [(c, taper, _shape(request, c, taper)) for c in counts for taper in TAPERS]
+    points = []
+    for slack in TAPER_SLACKS:
+        points += sorted((_tapered(request, *known, slack) for known in shapes_of), key=_order)
+    return points
+
+
+def tapered_point(request: Request, count: int, taper: float, slack: float) -> Point:
+    """One such point."""
+    return _tapered(request, count, taper, _shape(request, count, taper), slack)
+
+
+def _shape(request: Request, count: int, taper: float) -> FloatArray:
+    """The fastest of the shapes whose heaviest microbatch the cap may hold."""
+    cost, table = request.cost, request.table
+    forward_share = float(request.profile[0].sum() / request.profile.sum())
+    tried = shapes(count, cost.pp, taper, forward_share)
+    roomy = tried.sum(axis=1) >= request.window.memory
+    even = solve(table, guard(table, 0.0), cost.ranks * count, 1.0)
+    schedule = request.schedule(cost.pp, count)
+    return best_shape(
+        tried[roomy], even.rank_work_s / cost.ranks, table.fixed_s,
+        lambda load_s: one_lane_s(request.profile, load_s, schedule),
+    )  # fmt: skip
+
+
+def _tapered(request: Request, count: int, taper: float, shape: FloatArray, slack: float) -> Point:
+    """Slots filled to a limit that each microbatch has its share of; one lane says how long."""
+    table = request.table
+    target = solve(table, guard(table, 0.0), request.cost.ranks * float(shape.sum()), 1.0)
+    limit_s = (1 + slack) * max(target.load_target_s, table.floor_s)
+    load_s = (limit_s * shape + table.fixed_s)[None]
+    schedule = request.schedule(request.cost.pp, count)
+    promise_s = float(one_lane_s(request.profile, load_s, schedule)[0])
+    return Point(promise_s, count, nan, nan, target, False, slack, limit_s, taper, shape)
 
 
 def point_at(request: Request, guarded: Guard, count: int, theta: float, eta: float) -> Point:

@@ -25,7 +25,6 @@ from hydraplan.planner.figures import check_figures
 from hydraplan.planner.pipeline.schedules import one_f_one_b
 from hydraplan.planner.placement.degrees import guard
 from hydraplan.planner.placement.draft import Request, build, settled, timed
-from hydraplan.planner.placement.hydra import _placed_at
 from hydraplan.planner.placement.search import (
     ETAS,
     SLACKS,
@@ -34,6 +33,7 @@ from hydraplan.planner.placement.search import (
     first_counts,
     point_at,
 )
+from hydraplan.planner.placement.trial import placed_at
 from hydraplan.planner.plan import merged, open_request, plan_batch, prepare
 from tests.planner.cases import options, profile
 
@@ -124,7 +124,7 @@ def at_one_point(request: Request, asked: PlanOptions, rows: Any, rng: Any) -> B
         eta = float(rng.choice(ETAS))
         theta = float(rng.choice(THETAS))
         point = point_at(request, guard(request.table, eta), count, theta, eta)
-    placement = _placed_at(request, point)
+    placement = placed_at(request, point)
     if placement is None:
         return None
     exact = request.sized(placement.level)
