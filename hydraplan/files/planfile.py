@@ -107,6 +107,12 @@ def open_plan(path: Path) -> Plan:
     """Open a plan folder and check that its three files belong together."""
     if not path.is_dir():
         raise InputError(f"plan {path} is not a folder", "make one: hydraplan plan LENGTHS ...")
+    missing = [name for name in PLAN_FILES if not (path / name).is_file()]
+    if missing:
+        raise InputError(
+            f"folder {path} is no plan: it holds no {missing[0]}",
+            "make one: hydraplan plan LENGTHS ...",
+        )
     headers = []
     for name, schema in PLAN_FILES.items():
         file = open_parquet(path / name, schema)

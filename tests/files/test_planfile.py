@@ -190,7 +190,7 @@ def empty_cell(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda f: (f / "batches.parquet").unlink(), "batches.parquet is not a file"),
+        (lambda f: (f / "batches.parquet").unlink(), "is no plan: it holds no batches.parquet"),
         (cut, "schedule.parquet is not readable Parquet"),
         (noise, "sequences.parquet is damaged"),
         (other_column, "does not have the schema"),
