@@ -9,7 +9,9 @@ slot of every placement in as many microbatches. Both are compared by summed slo
 sequences share no exchange (`placement.exact`).
 
 A miss of hydra is split into what slots differ (`imbalance`: fullest over mean) and what
-degrees cost beyond the least possible (`work`: rank-work over the least).
+degrees cost beyond the least possible (`work`: rank-work over the least). Hydra looks for the
+fastest plan, not for the least fullest slot; so the tightest filling of the batch
+(`placement.tight_fill`) stands beside it, and how much more time it would take.
 """
 
 import argparse
@@ -25,8 +27,11 @@ from tables import Cell, Table, progress, reported
 
 from hydraplan.errors import Infeasible
 from hydraplan.planner.pipeline.fast_run import slots_of
+from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.exact import Limits
 from hydraplan.planner.placement.exact_strategy import solve, summed_s
+from hydraplan.planner.placement.tight_fill import tight_fillings
+from hydraplan.planner.placement.trial import finalist_of, judged, time_s
 
 SIZES = (
     (10, 8, 2), (12, 8, 2), (14, 8, 2), (16, 8, 2), (20, 8, 2),
@@ -46,8 +51,8 @@ TIME = Table(
 )
 GAPS = Table(
     "Hydra against the bound",
-    ("N", "R", "M", "seed", "status", "exact_gap", "hydra_gap", "winner", "theta", "imbalance",
-     "work", "real_over_summed"),
+    ("N", "R", "M", "seed", "status", "exact_gap", "hydra_gap", "tightest_gap", "tightest_slower",
+     "winner", "theta", "imbalance", "work", "real_over_summed"),
     4,
 )  # fmt: skip
 
@@ -76,6 +81,8 @@ def main() -> None:
         "met": bool(np.mean(gaps) <= MEAN_GOAL),
         "hydra, worst": max(gaps),
         "worst met": max(gaps) <= WORST_GOAL,
+        "tightest, mean": float(np.mean([c["tightest_gap"] for c in planned])),
+        "tightest, worst": max(c["tightest_gap"] for c in planned),
         "exact, mean": float(np.mean([c["exact_gap"] for c in planned])),
         "exact, worst": max(c["exact_gap"] for c in planned),
         "optimal": sum(c["status"] == "optimal" for c in planned),
@@ -103,6 +110,7 @@ def instance(count: int, ranks: int, microbatches: int, pp: int, seed: int, limi
     slots = slots_of(request.cost, hint.sequences, microbatches)
     load_s = summed_s(request.cost, hint.sequences, microbatches)
     work = request.table.rank_work_s.min(axis=1)[request.table.bucket].sum()
+    tight_s, slower = tightest(request, hint, float(load_s.max()))
     placed = hint.sequences
     placed_work = float((placed.predicted_s * placed.degree).sum())
     return cell | {
@@ -111,6 +119,8 @@ def instance(count: int, ranks: int, microbatches: int, pp: int, seed: int, limi
         "cpu_s": cpu_s,
         "exact_gap": found.gap,
         "hydra_gap": float(load_s.max()) / found.bound_s - 1,
+        "tightest_gap": tight_s / found.bound_s - 1,
+        "tightest_slower": slower,
         "winner": hint.winner,
         "theta": hint.search.theta,
         "eta": hint.search.eta,
@@ -118,6 +128,20 @@ def instance(count: int, ranks: int, microbatches: int, pp: int, seed: int, limi
         "work": placed_work / float(work),
         "real_over_summed": float(slots.load_s.max() / load_s.max()),
     }
+
+
+def tightest(request: Request, plan: Draft, fullest_s: float) -> tuple[float, float]:
+    """Fullest slot of the tightest filling if it is below the plan's, and its time over it - 1."""
+    point, placement = min(
+        tight_fillings(request, {plan.num_microbatches: fullest_s - request.table.fixed_s}),
+        key=lambda f: float(f[1].peak_s.max()),
+        default=(None, None),
+    )
+    if point is None or placement is None:
+        return fullest_s, 0.0
+    run = finalist_of(request, judged(request, point, placement), request.orders)
+    peak_s = float(placement.peak_s.max()) + request.table.fixed_s
+    return peak_s, time_s(run) / plan.iteration_s - 1
 
 
 if __name__ == "__main__":
