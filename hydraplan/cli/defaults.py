@@ -87,6 +87,12 @@ def strongest(context: typer.Context, values: dict[str, V | None]) -> dict[str, 
     return {name: value if rank.get(name) == best else None for name, value in values.items()}
 
 
+def is_flag(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line, and is no default from anywhere."""
+    source: Any = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def _options(command: Any) -> dict[str, Any]:
     """Options of a command by their long spelling without dashes in front."""
     found = {}

@@ -14,6 +14,7 @@ LIMIT = 20
 
 
 def show(
+    context: typer.Context,
     path: Annotated[Path, typer.Argument(help="Plan or run folder.")],
     view: Annotated[
         View | None, typer.Option("--view", help="Only this view of a plan.  [default: all four]")
@@ -31,23 +32,27 @@ def show(
     json: o.Json = False,
 ) -> None:
     """Show a plan (summary, load of every slot, Gantt chart, sequences) or the steps of a run."""
+    from hydraplan.cli.defaults import is_flag, strongest
     from hydraplan.errors import InputError
 
     if (path / "steps.parquet").is_file():
-        for option, value in (("--view", view), ("--batch", batch), ("--limit", limit)):
-            if value is not None:
+        for option, value in (("view", view), ("batch", batch), ("limit", limit)):
+            if is_flag(context, option):
                 raise InputError(
-                    f"{path} is a run, {option} {value} shows a part of a plan",
-                    f"leave {option} out, or show the plan of the run",
+                    f"{path} is a run, --{option} {value} shows a part of a plan",
+                    f"leave --{option} out, or show the plan of the run",
                 )
         _show_run(path, json)
     elif path.is_dir() and (path / "sequences.parquet").is_file():
         if json and view not in (None, "summary"):
-            raise InputError(
-                f"--view {view} is drawn as text, --json holds the summary of every batch",
-                "leave one of the two out",
-            )
-        if limit is not None and (json or view not in (None, "sequences")):
+            chosen = strongest(context, {"view": 1, "json": 1})
+            if chosen["view"] and chosen["json"]:
+                raise InputError(
+                    f"--view {view} is drawn as text, --json holds the summary of every batch",
+                    "leave one of the two out",
+                )
+            json = bool(chosen["json"])
+        if is_flag(context, "limit") and (json or view not in (None, "sequences")):
             raise InputError(
                 f"--limit {limit} counts rows of the sequences view, which is not asked for",
                 "leave --limit out, or use --view sequences without --json",
