@@ -215,9 +215,12 @@ def _distance(count: int, other: int) -> int:
 
 
 def _tapered(request: Request, even: int) -> list[Point]:
-    """The most promising tapered points around a number of even microbatches."""
+    """The most promising tapered points around a number of even microbatches.
+
+    Twice a round: small shares are hard to fill, and a promise does not know how hard.
+    """
     points = tapered_points(request, even)
-    return points[: num_placements(request, [p.num_microbatches for p in points])]
+    return points[: 2 * num_placements(request, [p.num_microbatches for p in points])]
 
 
 def _counts(tries: list[Trial | None]) -> list[int]:

@@ -27,9 +27,9 @@ from hydraplan.planner.placement.window import (
 )
 from hydraplan.slots import most_microbatches
 
-BUDGET = 240_000
+BUDGET = 110_000
 """Sequences plus slots that the placements of one round may add up to."""
-LEAST, MOST = 4, 48
+LEAST, MOST = 3, 48
 """Placements of one round, whatever the budget says."""
 FINALISTS = 2, 8
 """Placements that are sized exactly and run: of large batches, and at the most."""
