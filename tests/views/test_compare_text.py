@@ -1,0 +1,62 @@
+"""The tables of a comparison, as people read them."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from hydraplan.metrics import FIGURES
+from hydraplan.model import Comparison
+from hydraplan.views.compare_text import print_rows
+from tests.plans import tiny_model
+from tests.views.test_plan_text import EMPTY, batch, header
+
+
+def row(strategy: str, order: str, iteration_s: float, cap: str = "cap") -> Comparison:
+    figures = dict.fromkeys(FIGURES, 0.0625) | {
+        "iteration_s": iteration_s, "slot_imbalance": 1.02, "max_tokens_per_rank": 150_000.0,
+    }  # fmt: skip
+    found = batch(search=EMPTY, strategy=strategy, winner="memory", figures=figures)
+    return Comparison(strategy, order, (found,), figures, cap, 0.0015, 0.25)
+
+
+def test_a_comparison_reads_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    profile = SimpleNamespace(model=tiny_model(), mode="analytic", device="analytic h100-sxm")
+    rows = [
+        row("hydra", "auto", 2.0),
+        row("mcore-main", "as-built", 3.0, "cap-per-sequence"),
+        row("memory-ffd", "long-first", 2.5),
+    ]
+    print_rows(header(engine="ring").options, profile, rows)
+    assert (
+        capsys.readouterr().out
+        == f"""\
+test, analytic profile (analytic h100-sxm),
+tp 1 x pp 2 x ranks 8, schedule 1f1b, 1 batch,
+at most 100,000 tokens a rank and microbatch
+options: engine ring
+
+simulated, noise-free, mean over batches
+strategy         order         M   iter. s   x best   pipe   fill     dp   imb.
+{"-" * 79}
+hydra            auto         17         2        1   6.2%   6.2%   6.2%   1.02
+mcore-main (1)   as-built     17         3      1.5   6.2%   6.2%   6.2%   1.02
+memory-ffd       long-first   17       2.5     1.25   6.2%   6.2%   6.2%   1.02
+pipe, fill, dp: pipeline bubble, what of it the schedule leaves at equal
+slots, and data-parallel bubble, shares of the iteration. imb.: fullest slot
+over the mean.
+(1) another cap: at most 100,000 tokens of each sequence a rank, more of several
+together; up to 150,000 rows here
+
+planning, warm CPU time a batch; window of the first batch
+strategy     order        won by   window of M   one plan ms   search ms
+{"-" * 72}
+hydra        auto         memory   9 > 6                 1.5         250
+mcore-main   as-built     -        9 > 6                 1.5         250
+memory-ffd   long-first   -        9 > 6                 1.5         250
+
+rows not placed whole: 4 empty
+"""
+    )
