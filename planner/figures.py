@@ -10,6 +10,7 @@ from hydraplan.errors import Infeasible
 from hydraplan.metrics import FIGURES, balance, displacement, shares, sizes
 from hydraplan.model import WINNERS, BatchPlan, FloatArray, Schedule, Sequences, Timeline
 from hydraplan.planheader import PlanHeader
+from hydraplan.planner.claims import row_claims, search_claims
 from hydraplan.planner.lower_bound import bound_s
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.pipeline.simulator import simulate
@@ -66,7 +67,8 @@ def check_figures(header: PlanHeader, batch: BatchPlan) -> list[str]:
     """Sentences about what a plan says of itself and does not have; empty if all agrees.
 
     The batch must obey the invariants. Figures, window and every predicted time are computed
-    again; an op order that can never go on is named.
+    again, what is said of the search is held against them (`claims`); an op order that can never go
+    on is named.
     """
     return [f"batch {batch.batch}: {text}" for text in _differences(header, batch)]
 
@@ -118,11 +120,8 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     advice = window_advice(cost, table, placed.length_tokens, cap, window)
     if batch.search.window_advice != advice:
         yield "window_advice is not what this batch's window asks for"
-    if batch.search.memory_s < computed["iteration_s"] * (1 - FIGURE_TOLERANCE):
-        yield (
-            f"the memory-sized candidate is stored with {batch.search.memory_s:.9g} s, faster than"
-            f" this plan's {computed['iteration_s']:.9g} s"
-        )
+    yield from search_claims(options, batch, computed)
+    yield from row_claims(cost, options, batch.sequences)
     loads_s = load_of(cost, placed.length_tokens, placed.ulysses_size, placed.ring_size)
     if not _same(loads_s, placed.predicted_s):
         yield "predicted_s of some sequence is not what its length and degree cost"

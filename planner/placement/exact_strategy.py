@@ -52,7 +52,8 @@ def place_exact(request: Request, limits: Limits | None = None) -> Draft:
     if whole.slots.load_s.max() > hint_peak_s * (1 + 1e-12):
         return replace(hint, search=_with_fullest(request, hint, search))
     nan = float("nan")
-    search = replace(search, exact_status=found.status, load_target_s=nan, theta=nan, eta=nan)
+    search = replace(search, load_target_s=nan, theta=nan, eta=nan, slack=nan, taper=nan)
+    search = replace(search, exact_status=found.status)
     made = settled(request, whole, timed(request, whole, request.orders), "load-driven")
     return replace(made, search=_with_fullest(request, made, search))
 

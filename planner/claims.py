@@ -1,0 +1,138 @@
+"""What a plan claims of its search and of rows left out, held against itself.
+
+The search is not run again. What can be told without it: which figures a strategy has at all,
+their ranges, which of them go together, and that no candidate is faster than possible or than
+the one that was returned.
+"""
+
+from collections.abc import Iterator
+from math import isclose, isnan
+
+import numpy as np
+
+from hydraplan.cost import CostModel
+from hydraplan.model import BatchPlan, Search, Sequences
+from hydraplan.planheader import PlanOptions
+from hydraplan.planner.batches import most_tokens, too_long
+from hydraplan.planner.placement.degrees import offered_levels
+
+SEARCHING = ("hydra", "exact")
+"""Strategies that have a load target and compare candidates."""
+POINT = ("load_target_s", "theta", "eta", "slack", "taper")
+"""Where in the search the plan was found."""
+LOAD_DRIVEN = ("load_driven_s", "load_driven_slot_imbalance", "fastest_load_driven_s")
+CANDIDATES = (*LOAD_DRIVEN, "memory_s")
+"""What is known of the candidates."""
+TOLERANCE = 1e-9
+"""Relative difference that rounding may cause."""
+
+
+def search_claims(
+    options: PlanOptions, batch: BatchPlan, figures: dict[str, float]
+) -> Iterator[str]:
+    """Sentences about figures of the search that cannot be; `figures` are those of the plan."""
+    search = batch.search
+    if not 0 <= search.num_rejected < search.num_candidates:
+        yield (
+            f"num_rejected is {search.num_rejected} of num_candidates {search.num_candidates};"
+            " at least the plan itself was not rejected"
+        )
+    values = {name: float(getattr(search, name)) for name in (*POINT, *CANDIDATES)}
+    known = {name for name, value in values.items() if not isnan(value)}
+    if batch.strategy not in SEARCHING:
+        for name in sorted(known):
+            yield f"{name} is {values[name]:.9g}, but strategy {batch.strategy} does not search"
+        return
+    out = [text for name in sorted(known) for text in _out_of_range(name, values[name], figures)]
+    yield from out
+    yield from _together(options, batch, known)
+    if not out:
+        yield from _against_the_plan(batch, search, figures)
+
+
+def _out_of_range(name: str, value: float, figures: dict[str, float]) -> Iterator[str]:
+    least = float(np.nextafter(0, 1))
+    if name in CANDIDATES:
+        least = 1.0 if name == "load_driven_slot_imbalance" else figures["lower_bound_s"]
+    elif name in ("eta", "slack"):
+        least = 0.0 if name == "eta" else -1.0
+    most = 1.0 if name in ("theta", "taper") else float(np.finfo(float).max)
+    if not least - TOLERANCE * abs(least) <= value <= most:
+        yield f"{name} is {value:.9g}, it lies between {least:.9g} and {most:.9g}"
+
+
+def _together(options: PlanOptions, batch: BatchPlan, known: set[str]) -> Iterator[str]:
+    """Which figures of a search go together."""
+    some = [name for name in LOAD_DRIVEN if name in known]
+    if some and len(some) < len(LOAD_DRIVEN):
+        yield f"{' and '.join(some)} without the rest of {', '.join(LOAD_DRIVEN)}"
+    if batch.winner == "load-driven" and not some:
+        yield "a load-driven plan won, but load_driven_s is nan"
+    point = {name for name in POINT if name in known}
+    ways: list[set[str]] = [{"load_target_s", "theta", "eta"}, {"load_target_s", "slack"}]
+    if options.microbatch_shape == "tapered":
+        ways.append({"load_target_s", "slack", "taper"})
+    if batch.winner == "memory":
+        ways = [set()]
+    elif batch.strategy == "exact":
+        ways.append(set())
+    if point not in ways:
+        yield (
+            f"a {batch.winner} plan was found at {', '.join(sorted(point)) or 'no point'},"
+            f" not at {' or '.join(', '.join(sorted(way)) or 'none' for way in ways)}"
+        )
+
+
+def _against_the_plan(batch: BatchPlan, search: Search, figures: dict[str, float]) -> Iterator[str]:
+    """No candidate is faster than the plan, and the one that won has its time and balance."""
+    at_most = 1 + TOLERANCE
+    if search.fastest_load_driven_s > search.load_driven_s * at_most:
+        yield (
+            f"fastest_load_driven_s is {search.fastest_load_driven_s:.9g}, slower than"
+            f" load_driven_s {search.load_driven_s:.9g}"
+        )
+    time_s, load_driven = figures["iteration_s"], batch.winner == "load-driven"
+    if load_driven and isnan(search.load_target_s):
+        return  # solved exactly, for the fullest slot and not for time
+    if search.memory_s * at_most < time_s:
+        yield (
+            f"the memory-sized candidate is stored with {search.memory_s:.9g} s, faster than"
+            f" this plan's {time_s:.9g} s"
+        )
+    if not load_driven:
+        if not isclose(search.memory_s, time_s, rel_tol=TOLERANCE):
+            yield f"memory_s is {search.memory_s:.9g}, the memory plan that won has {time_s:.9g}"
+        if search.fastest_load_driven_s * at_most < time_s:
+            yield (
+                f"fastest_load_driven_s is {search.fastest_load_driven_s:.9g}, faster than the"
+                f" memory plan that won with {time_s:.9g}"
+            )
+    elif search.fastest_load_driven_s > time_s * at_most:
+        yield (
+            f"fastest_load_driven_s is {search.fastest_load_driven_s:.9g}, slower than this"
+            f" load-driven plan with {time_s:.9g}"
+        )
+    elif isclose(search.load_driven_s, time_s, rel_tol=TOLERANCE) and not isclose(
+        search.load_driven_slot_imbalance, figures["slot_imbalance"], rel_tol=TOLERANCE
+    ):
+        yield (
+            f"load_driven_slot_imbalance is {search.load_driven_slot_imbalance:.9g}, the plan that"
+            f" took load_driven_s has {figures['slot_imbalance']:.9g}"
+        )
+
+
+def row_claims(cost: CostModel, options: PlanOptions, rows: Sequences) -> Iterator[str]:
+    """Sentences about rows called too long that are not, or that were to be treated otherwise."""
+    cap = options.max_tokens_per_rank
+    offered = offered_levels(cost.ranks, options.min_degree, options.max_groups)
+    most = most_tokens(cost, cap, offered)
+    overlong = too_long(cost, rows.length_tokens, cap, offered)
+    for i, status in enumerate(rows.status):
+        row, length = f"sequence {rows.sequence_id[i]}", int(rows.length_tokens[i])
+        if status == "truncated" and length != most:
+            yield f"{row} is truncated to {length} tokens, the longest that fits has {most}"
+        if status == "overlong" and not overlong[i]:
+            yield f"{row} of {length} tokens is overlong, but up to {most} fit"
+        asked = {"truncated": "truncate", "overlong": "skip"}.get(status, options.on_overlong)
+        if asked != options.on_overlong:
+            yield f"{row} is {status}, --on-overlong asks to {options.on_overlong}"

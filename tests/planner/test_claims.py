@@ -1,0 +1,169 @@
+"""Each claim of a search that cannot be is noticed, and nothing that a strategy does say."""
+
+from dataclasses import replace
+from math import nan
+
+import numpy as np
+import pytest
+
+from hydraplan.files.lengths import Lengths
+from hydraplan.model import BatchPlan, Search
+from hydraplan.planheader import PlanHeader
+from hydraplan.planner.claims import row_claims, search_claims
+from hydraplan.planner.figures import check_figures
+from hydraplan.planner.plan import plan
+from tests.planner.cases import long_tailed, options, profile
+
+VALUES = np.concatenate([long_tailed(40, 7), [0, 200_000]])
+
+
+def made(**changes: object) -> tuple[PlanHeader, BatchPlan]:
+    asked = options(**changes)
+    header, batches = plan(Lengths("t", "sequences", VALUES), profile(), asked, 1)
+    return header, next(iter(batches))
+
+
+HEADER, LOAD_DRIVEN = made()
+_, BASELINE = made(strategy="memory-ffd", microbatch_order="as-built")
+TIME_S = LOAD_DRIVEN.figures["iteration_s"]
+MEMORY = replace(
+    LOAD_DRIVEN,
+    winner="memory",
+    search=replace(
+        LOAD_DRIVEN.search, load_target_s=nan, theta=nan, eta=nan, slack=nan, memory_s=TIME_S,
+        load_driven_s=2 * TIME_S, fastest_load_driven_s=1.5 * TIME_S,
+    ),
+)  # fmt: skip
+EXACT = replace(
+    LOAD_DRIVEN,
+    strategy="exact",
+    search=replace(
+        LOAD_DRIVEN.search, load_target_s=nan, theta=nan, eta=nan, slack=nan, memory_s=0.9 * TIME_S
+    ),
+)
+
+
+def said(batch: BatchPlan, shape: str = "even", **changes: float) -> str:
+    asked = {"microbatch_shape": shape}
+    tampered = replace(batch, search=replace(batch.search, **changes))  # type: ignore[arg-type]
+    return "; ".join(search_claims(options(**asked), tampered, batch.figures))
+
+
+@pytest.mark.parametrize("batch", [LOAD_DRIVEN, BASELINE, MEMORY, EXACT])
+def test_what_a_strategy_can_say_is_believed(batch: BatchPlan) -> None:
+    assert said(batch) == ""
+
+
+@pytest.mark.parametrize(
+    ("batch", "changes", "sentence"),
+    [
+        (BASELINE, {"num_candidates": 0}, "num_rejected is 0 of num_candidates 0"),
+        (LOAD_DRIVEN, {"num_rejected": 999}, "num_rejected is 999 of num_candidates"),
+        (LOAD_DRIVEN, {"num_rejected": -1}, "num_rejected is -1 of num_candidates"),
+        (
+            BASELINE,
+            {"load_target_s": -1.0},
+            "load_target_s is -1, but strategy memory-ffd does not search",
+        ),
+        (BASELINE, {"memory_s": 9.0}, "memory_s is 9, but strategy memory-ffd does not search"),
+        (BASELINE, {"eta": 0.03}, "eta is 0.03, but strategy memory-ffd does not search"),
+        (LOAD_DRIVEN, {"load_target_s": -1.0}, "load_target_s is -1, it lies between"),
+        (LOAD_DRIVEN, {"load_target_s": np.inf}, "load_target_s is inf, it lies between"),
+        (LOAD_DRIVEN, {"theta": 0.0, "eta": 0.1, "slack": nan}, "theta is 0, it lies between"),
+        (LOAD_DRIVEN, {"theta": 1.5, "eta": 0.1, "slack": nan}, "theta is 1.5, it lies between"),
+        (LOAD_DRIVEN, {"theta": 0.5, "eta": -0.1, "slack": nan}, "eta is -0.1, it lies between"),
+        (
+            LOAD_DRIVEN,
+            {"theta": nan, "eta": nan, "slack": -1.5},
+            "slack is -1.5, it lies between -1 and",
+        ),
+        (LOAD_DRIVEN, {"load_driven_s": 1e-6}, "load_driven_s is 1e-06, it lies between"),
+        (LOAD_DRIVEN, {"fastest_load_driven_s": 0.0}, "fastest_load_driven_s is 0, it lies"),
+        (LOAD_DRIVEN, {"load_driven_s": np.inf}, "load_driven_s is inf, it lies between"),
+        (LOAD_DRIVEN, {"memory_s": 1e-6}, "memory_s is 1e-06, it lies between"),
+        (LOAD_DRIVEN, {"load_driven_slot_imbalance": 0.9}, "imbalance is 0.9, it lies between 1"),
+        (LOAD_DRIVEN, {"theta": 0.5, "eta": 0.1, "slack": 0.1}, "a load-driven plan was found at"),
+        (LOAD_DRIVEN, {"theta": 0.5, "eta": nan, "slack": nan}, "a load-driven plan was found at"),
+        (LOAD_DRIVEN, {"load_target_s": nan}, "a load-driven plan was found at"),
+        (EXACT, {"slack": 0.1}, "a load-driven plan was found at slack, not at"),
+        (MEMORY, {"load_target_s": 1.0}, "a memory plan was found at load_target_s, not at none"),
+        (LOAD_DRIVEN, {"load_driven_slot_imbalance": nan}, "without the rest of load_driven_s"),
+        (
+            LOAD_DRIVEN,
+            dict.fromkeys(
+                ("load_driven_s", "load_driven_slot_imbalance", "fastest_load_driven_s"), nan
+            ),
+            "a load-driven plan won, but load_driven_s is nan",
+        ),
+        (MEMORY, {"fastest_load_driven_s": 3 * TIME_S}, "slower than load_driven_s"),
+        (LOAD_DRIVEN, {"memory_s": TIME_S * 0.99}, "faster than this plan's"),
+        (
+            LOAD_DRIVEN,
+            {"load_driven_s": 3 * TIME_S, "fastest_load_driven_s": 2 * TIME_S},
+            "slower than this load-driven plan",
+        ),
+        (LOAD_DRIVEN, {"load_driven_slot_imbalance": 1.5}, "load_driven_slot_imbalance is 1.5"),
+        (MEMORY, {"memory_s": 2 * TIME_S}, "the memory plan that won has"),
+        (MEMORY, {"memory_s": nan}, "memory_s is nan, the memory plan that won has"),
+        (MEMORY, {"fastest_load_driven_s": TIME_S * 0.99}, "faster than the memory plan that won"),
+    ],
+)
+def test_a_claim_that_cannot_be_is_named(
+    batch: BatchPlan, changes: dict[str, float], sentence: str
+) -> None:
+    assert sentence in said(batch, **changes)
+
+
+def test_only_tapered_microbatches_have_a_taper() -> None:
+    point = {"load_target_s": 1.0, "theta": nan, "eta": nan, "slack": 0.1, "taper": 0.5}
+    assert said(LOAD_DRIVEN, "tapered", **point) == ""
+    assert "load_target_s, slack, taper, not at" in said(LOAD_DRIVEN, "even", **point)
+    assert "taper is 1.5, it lies" in said(LOAD_DRIVEN, "tapered", **(point | {"taper": 1.5}))
+    _, batch = made(microbatch_shape="tapered", pp=4)
+    assert said(batch, "tapered") == ""
+
+
+def test_every_number_of_a_search_is_checked_in_some_way() -> None:
+    numbers = [n for n, kind in Search.__annotations__.items() if kind in (int, float)]
+    assert len(numbers) >= 13
+    for name in numbers:
+        search = replace(LOAD_DRIVEN.search, **{name: -77})
+        assert check_figures(HEADER, replace(LOAD_DRIVEN, search=search)), name
+
+
+def test_the_check_of_figures_asks_for_rows_and_search() -> None:
+    assert check_figures(HEADER, LOAD_DRIVEN) == []
+    status = tuple("overlong" if s == "empty" else s for s in LOAD_DRIVEN.sequences.status)
+    rows = replace(LOAD_DRIVEN.sequences, status=status)
+    found = "; ".join(check_figures(HEADER, replace(LOAD_DRIVEN, sequences=rows)))
+    assert "sequence 40 of 0 tokens is overlong, but up to 32768 fit" in found
+
+
+@pytest.mark.parametrize(
+    ("on_overlong", "row", "status", "length", "sentence"),
+    [
+        ("truncate", 41, "truncated", 32_767, "is truncated to 32767 tokens, the longest that"),
+        ("truncate", 3, "truncated", 0, "is truncated to"),
+        ("skip", 41, "overlong", 32_768, "sequence 41 of 32768 tokens is overlong, but up to"),
+        ("skip", 41, "truncated", 32_768, "sequence 41 is truncated, --on-overlong asks to skip"),
+        (
+            "truncate",
+            41,
+            "overlong",
+            200_000,
+            "sequence 41 is overlong, --on-overlong asks to truncate",
+        ),
+    ],
+)
+def test_a_row_is_only_called_too_long_if_it_is(
+    on_overlong: str, row: int, status: str, length: int, sentence: str
+) -> None:
+    header, batch = made(on_overlong=on_overlong)
+    cost, rows = header.cost_model(), batch.sequences
+    assert list(row_claims(cost, header.options, rows)) == []
+    changed = list(rows.status)
+    changed[row] = status  # type: ignore[call-overload]
+    lengths = rows.length_tokens.copy()
+    lengths[row] = length or lengths[row]
+    tampered = replace(rows, status=tuple(changed), length_tokens=lengths)
+    assert sentence in "; ".join(row_claims(cost, header.options, tampered))
