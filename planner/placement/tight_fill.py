@@ -4,8 +4,8 @@ One filling (`fill`) takes the heaviest sequence first and never looks back; wit
 what is left at the end decides the fullest slot. So a small batch is filled many times, each
 time under a limit below the fullest slot so far: in an order that is a little off, with some
 sequences one degree higher, with more or less rank-work allowed, on the least or on the most
-loaded block with room. The first that fits sets the next limit. Every filling costs a scan of
-the pool for each sequence, which is why large batches are left alone.
+loaded block with room. The best dozen are kept, none more than 1% above the best. Every filling
+costs a scan of the pool for each sequence, which is why large batches are left alone.
 
 What is least here is the fullest slot, loads summed; whether the plan is better is for the
 search to say, which scores it as any other placement.
@@ -63,8 +63,8 @@ class Draws(NamedTuple):
     """What the fillings differ in, a row each: F fillings.
 
     `order`: sequences in the order they are placed, (F, N). `first`, `last`: levels that a
-    sequence may take, (F, N). `share`: limit between the least conceivable and the best so far,
-    (F,). `tightly`: whether the most loaded block with room is taken, not the least, (F,).
+    sequence may take, (F, N). `share`: where the limit lies between the least conceivable, 0, and
+    the best so far, 1, (F,). `tightly`: whether the most loaded block with room is taken, not the least, (F,).
     """
 
     order: IntArray
@@ -75,7 +75,7 @@ class Draws(NamedTuple):
 
 
 def tight_fillings(request: Request, peak_s: dict[int, float]) -> list[tuple[Point, Placement]]:
-    """The tightest filling of a small batch in some numbers of microbatches, if below `peak_s`.
+    """The tightest fillings of a small batch in some numbers of microbatches, below `peak_s`.
 
     Args:
         peak_s: Fullest slot so far for each number of microbatches, fixed cost excluded,
