@@ -64,7 +64,8 @@ class Draws(NamedTuple):
 
     `order`: sequences in the order they are placed, (F, N). `first`, `last`: levels that a
     sequence may take, (F, N). `share`: where the limit lies between the least conceivable, 0, and
-    the best so far, 1, (F,). `tightly`: whether the most loaded block with room is taken, not the least, (F,).
+    the best so far, 1, (F,). `tightly`: whether the most loaded block with room is taken, not the
+    least, (F,).
     """
 
     order: IntArray
