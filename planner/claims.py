@@ -112,13 +112,13 @@ def _against_the_plan(batch: BatchPlan, search: Search, figures: dict[str, float
             f"fastest_load_driven_s is {search.fastest_load_driven_s:.9g}, slower than this"
             f" load-driven plan with {time_s:.9g}"
         )
-    elif isclose(search.load_driven_s, time_s, rel_tol=TOLERANCE) and not isclose(
-        search.load_driven_slot_imbalance, figures["slot_imbalance"], rel_tol=TOLERANCE
-    ):
-        yield (
-            f"load_driven_slot_imbalance is {search.load_driven_slot_imbalance:.9g}, the plan that"
-            f" took load_driven_s has {figures['slot_imbalance']:.9g}"
-        )
+    elif isnan(search.taper) and isclose(search.load_driven_s, time_s, rel_tol=TOLERANCE):
+        imbalance = search.load_driven_slot_imbalance
+        if not isclose(imbalance, figures["slot_imbalance"], rel_tol=TOLERANCE):
+            yield (
+                f"load_driven_slot_imbalance is {imbalance:.9g}, the plan that took load_driven_s"
+                f" has {figures['slot_imbalance']:.9g}"
+            )
 
 
 def row_claims(cost: CostModel, options: PlanOptions, rows: Sequences) -> Iterator[str]:
