@@ -46,19 +46,19 @@ def test_rows_that_break_one_rule_stand_together_and_are_counted(
     capsys.readouterr()
     assert run(["validate", plan]) == 1
     out, err = capsys.readouterr()
-    assert out == """\
-order: broken 10 times
-  batch 0: sequence 0 has order 9 in microbatch 0, the global order gives 0
-  batch 0: sequence 1 has order 8 in microbatch 0, the global order gives 1
-  batch 0: sequence 2 has order 7 in microbatch 0, the global order gives 2
-  and 7 more
-"""
-    assert err == """\
-error: a.plan breaks order 10 times; the first: batch 0: sequence 0 has order 9 in microbatch 0, \
-the global order gives 0
-
-hint: its files were changed or damaged after planning; make the plan again
-"""
+    first = "batch 0: sequence 0 has order 9 in microbatch 0, the global order gives 0"
+    assert out.splitlines() == [
+        "order: broken 10 times",
+        f"  {first}",
+        "  batch 0: sequence 1 has order 8 in microbatch 0, the global order gives 1",
+        "  batch 0: sequence 2 has order 7 in microbatch 0, the global order gives 2",
+        "  and 7 more",
+    ]
+    assert err.splitlines() == [
+        f"error: a.plan breaks order 10 times; the first: {first}",
+        "",
+        "hint: its files were changed or damaged after planning; make the plan again",
+    ]
 
 
 def test_every_broken_rule_is_counted_by_itself(
