@@ -182,12 +182,22 @@ def fill_many(
     kept_s, kept_limit_s = np.full(KEPT, np.inf), np.full(KEPT, np.inf)
     for f in range(len(draws.share)):
         limit_s = low_s + draws.share[f] * (peak_s - low_s)
-        held_s[:], held_rows[:] = 0.0, 0
+        held_s.fill(0.0)
+        held_rows.fill(0)
         if not _fill_once(lot, draws, f, slowest, limit_s, held_s, held_rows, here):
             continue
-        reached_s, worst = held_s.max(), np.argmax(kept_s)
-        if reached_s < min(peak_s, kept_s[worst]) and not np.any(kept_s == reached_s):
-            kept[worst], kept_s[worst], kept_limit_s[worst] = here, reached_s, limit_s
+        reached_s, worst, is_new = 0.0, 0, True
+        for m in range(num_microbatches):
+            for lane in range(ranks):
+                reached_s = max(reached_s, held_s[m, lane])
+        for at in range(KEPT):
+            worst = at if kept_s[at] > kept_s[worst] else worst
+            is_new &= kept_s[at] != reached_s
+        if is_new and reached_s < min(peak_s, kept_s[worst]):
+            for column in range(3):
+                for i in range(count):
+                    kept[worst, column, i] = here[column, i]
+            kept_s[worst], kept_limit_s[worst] = reached_s, limit_s
             peak_s = min(peak_s, SPREAD * reached_s)
     return kept, kept_s, kept_limit_s
 
