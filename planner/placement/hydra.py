@@ -10,6 +10,9 @@ that costs under the noise-free model stands in the plan (`fastest_load_driven_s
 `load_driven_s`). If nothing is balanced, counts from all over the window follow. The memory-sized
 plan is always a candidate, so the result is never slower than it; the plan says which won.
 
+Small batches are also filled many times (`tight_fill`); what that finds is a finalist where it is
+no slower than the plan would be without it.
+
 Where tapered microbatches are asked for (`taper`), some are tried around the number of even ones
 that was chosen, and returned if they are faster at right and wrong costs together.
 
@@ -99,7 +102,8 @@ def place_hydra(request: Request) -> Draft:
         raise Infeasible(
             f"no plan with {request.microbatches} microbatches keeps every slot within"
             f" {request.cap_tokens} tokens; the tokens alone need {request.window.memory}",
-            "use --microbatches auto or a larger number, or raise --max-tokens-per-rank",
+            "use --microbatches auto or a larger number, or raise --max-tokens-per-rank"
+            + (", or let rows move farther with --reorder" if request.reorder != "batch" else ""),
         )
     winner = min(options, key=lambda d: d.iteration_s)
     nan = float("nan")

@@ -101,21 +101,22 @@ def _tight(
     request: Request, found: Sized, window: IntArray, work_s: FloatArray, num_microbatches: int
 ) -> list[Fitted]:
     """Few microbatches by first fit, at the degrees that were found or whatever else holds."""
-    table = request.table
-    top = np.full(len(found.level), np.flatnonzero(table.offered)[-1])
-    others = [request.sized(table.floor[table.bucket]), request.sized(top)]
+    table, length = request.table, request.sequences.length_tokens
+    each = np.arange(len(table.degrees))
+    sizes = [request.sized(np.full(len(length), level)) for level in each]
+    top = sizes[int(np.flatnonzero(table.offered)[-1])]
+    others = [request.sized(table.floor[table.bucket]), top]
 
     def fit(rows: IntArray) -> Placement | None:
-        for sizes in (found, *others):
-            placement = _placed(request, sizes, rows, 1)
+        for known in (found, *others):
+            placement = _placed(request, known, rows, 1)
             if placement is not None:
                 return placement
-        part = replace(table, bucket=table.bucket[rows])
-        length, cap = request.sequences.length_tokens[rows], request.cap_tokens
-        filled = place_filling(part, length, request.cost.ranks, 1, cap, request.slow, np.inf)
-        return filled or _exhaustive(request, rows)
+        part, cap = replace(table, bucket=table.bucket[rows]), request.cap_tokens
+        filled = place_filling(part, length[rows], request.cost.ranks, 1, cap, request.slow, np.inf)
+        return filled or _exhaustive(request, sizes, rows)
 
-    length, capacity = request.sequences.length_tokens, request.cost.ranks * request.cap_tokens
+    capacity = request.cost.ranks * request.cap_tokens
     fewest = fewest_runs(fit, length, window, capacity)
     return split_heaviest(fit, fewest, work_s, num_microbatches)
 
@@ -134,16 +135,14 @@ def _placed(request: Request, found: Sized, rows: IntArray, count: int) -> Place
     )
 
 
-def _exhaustive(request: Request, rows: IntArray) -> Placement | None:
-    """A few rows in one microbatch, whatever the load."""
+def _exhaustive(request: Request, sizes: list[Sized], rows: IntArray) -> Placement | None:
+    """A few rows in one microbatch, whatever the load; `sizes` at every level."""
     degrees, ranks = request.table.degrees, request.cost.ranks
-    every = np.arange(len(degrees))
-    sizes = [request.sized(np.full(len(request.sequences), level)) for level in every]
     needs, load_s, level = (
-        np.stack([getattr(s, name)[rows] for s in sizes], axis=1)
+        np.stack([getattr(size, name)[rows] for size in sizes], axis=1)
         for name in ("rows", "load_s", "level")
     )
-    possible = (level == every) & request.table.offered
+    possible = (level == np.arange(len(sizes))) & request.table.offered
     packed = pack_few(needs, possible, degrees, ranks, request.cap_tokens)
     if packed is None:
         return None

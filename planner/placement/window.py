@@ -5,6 +5,9 @@
   must not exceed their load; that asks M >= work / (R * L_cap).
 * Floor: no slot can be lighter than the least splittable sequence, so M <= work / (R * L_floor).
 
+All three hold for rows in any order (`--reorder`): a stretch of rows cannot be poorer in work than
+short tokens alone. Where order is kept, an open window is necessary for balance, not sufficient.
+
 The window is empty where the last is below the first two. Within it, F(M) = A + B * M nearly
 (smaller targets need higher degrees, and these cost rank-work), the iteration takes about
 (M + P - 1) / M * F(M) / R plus t0 a microbatch, least at M* = sqrt((P - 1) A / (B + R t0)).
