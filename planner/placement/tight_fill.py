@@ -34,7 +34,7 @@ BUDGET, MOST = 2_000_000, 2_000
 SPREAD, KEPT = 1.01, 12
 """Fullest slot over the best one's, up to which fillings are worth scoring; how many."""
 COUNTS = 3
-"""Numbers of microbatches that share them."""
+"""Numbers of microbatches that share the budget and what is kept."""
 NEAR, FAR = 1.002, 4.0
 """Fullest slot over the least conceivable: not worth more time; where to start from nothing."""
 PLAIN = 6
@@ -91,7 +91,7 @@ def tight_fillings(request: Request, peak_s: dict[int, float]) -> list[tuple[Poi
     lot, found = lot_of(request), []
     for m in counts:
         fillings = min(MOST, BUDGET // (len(counts) * count * ranks * m))
-        for limit_s, *places in tightest(lot, m, peak_s[m], fillings):
+        for limit_s, *places in tightest(lot, m, peak_s[m], fillings)[: KEPT // len(counts)]:
             found.append((_point(request, m, limit_s), _placement(request, lot, m, *places)))
     return found
 
