@@ -60,7 +60,7 @@ def stuck_stage(schedule: Schedule) -> int | None:
         moved = False
         for stage, ops in enumerate(schedule):
             while position[stage] < len(ops):
-                kind, microbatch, _ = ops[position[stage]]
+                kind, microbatch, _, _ = ops[position[stage]]
                 neighbour = stage - 1 if kind == "F" else stage + 1
                 if 0 <= neighbour <= last and (kind, microbatch, neighbour) not in done:
                     break

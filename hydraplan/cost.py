@@ -24,6 +24,7 @@ from hydraplan.config import ACCUMULATOR_BYTES, DTYPE_BYTES, MAX_RATE, ModelShap
 from hydraplan.costfit import CostFit, LinkFit, causal_waste
 from hydraplan.layout import legal_degrees, legal_ulysses
 from hydraplan.model import FloatArray, IntArray
+from hydraplan.route import Route, RouteName, route
 from hydraplan.topology import World, group_link, node_ranks, rank_link
 
 BACKWARD_FLOPS_RATIO = 2.5
@@ -37,10 +38,10 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
 class CostModel:
     """Coefficients applied to one model cut into stages.
 
-    `layers[stage][chunk]` counts decoder layers; the first chunk of stage 0 adds the
-    embedding, the last chunk of the last stage the final norm, head and loss. Engine "ring"
-    knows no inner groups. `rank_speed` has a factor a lane, None where all are nominal; all
-    seconds here are those of a nominal rank; `slots` multiplies those of a lane by `slow`.
+    `layers[stage][chunk]` counts decoder layers; where the route begins the embedding is added,
+    where it ends the final norm, head and loss. Engine "ring" knows no inner groups.
+    `rank_speed` has a factor a lane, None where all are nominal; all seconds here are those of a
+    nominal rank; `slots` multiplies those of a lane by `slow`.
     """
 
     fit: CostFit
@@ -51,6 +52,12 @@ class CostModel:
     layers: tuple[tuple[int, ...], ...]
     engine: Literal["nested", "ring"] = "nested"
     rank_speed: tuple[float, ...] | None = None
+    route_name: RouteName = "loop"
+
+    @property
+    def route(self) -> Route:
+        """The way of a microbatch through all chunks."""
+        return route(self.route_name, self.pp, len(self.layers[0]))
 
     @cached_property
     def num_heads(self) -> int:
@@ -180,13 +187,16 @@ class CostModel:
         per_layer[:2] += self._tensor_parallel_row_s
         times: FloatArray = per_layer[:, None, None] * np.array(self.layers, float)[None]
         moved = self.model.hidden_size * self.element_bytes / self.fit.memory_bytes_per_s
-        times[FORWARD, 0, 0] += 2 * moved
-        times[WEIGHT_GRADIENT, 0, 0] += 3 * moved
+        begins, ends = self.route.ends()
+        for stage, chunk in begins:
+            times[FORWARD, stage, chunk] += 2 * moved
+            times[WEIGHT_GRADIENT, stage, chunk] += 3 * moved
         head = 2 * self.model.hidden_size * self.model.vocab_size / self.tp
         logits = 4 * self.model.vocab_size / self.tp / self.fit.memory_bytes_per_s
-        times[:, -1, -1] += [head / fit.flops_per_s for fit in fits]
-        times[FORWARD, -1, -1] += 3 * logits
-        times[INPUT_GRADIENT, -1, -1] += 3 * logits
+        for stage, chunk in ends:
+            times[:, stage, chunk] += [head / fit.flops_per_s for fit in fits]
+            times[FORWARD, stage, chunk] += 3 * logits
+            times[INPUT_GRADIENT, stage, chunk] += 3 * logits
         return times
 
     @cached_property
@@ -207,7 +217,8 @@ class CostModel:
         if self.tp > 1:
             per_layer[:2] += 4 * rank_link(self.fit, self.world).latency_s
         fixed: FloatArray = per_layer[:, None, None] * np.array(self.layers, float)[None]
-        fixed[:, -1, -1] += [fit.call_s for fit in fits]
+        for stage, chunk in self.route.ends()[1]:
+            fixed[:, stage, chunk] += [fit.call_s for fit in fits]
         return fixed
 
     @cached_property

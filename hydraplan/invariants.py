@@ -298,7 +298,7 @@ def _schedule(
         seen: dict[tuple[int, int], str] = {
             (m, c): "" for m in range(batch.num_microbatches) for c in chunks
         }
-        for position, (kind, m, c) in enumerate(ops):
+        for position, (kind, m, c, _) in enumerate(ops):
             where = f"stage {stage}, position {position}: {kind} of microbatch {m}, chunk {c}"
             if (m, c) not in seen:
                 yield f"{where} does not exist"

@@ -31,11 +31,15 @@ UNPLACED = -1
 
 
 class Op(NamedTuple):
-    """One pass of one microbatch through one chunk of a stage."""
+    """One pass of one microbatch through one chunk of a stage.
+
+    `joined`: a forward that runs at the same time as the backward after it, as in DualPipe.
+    """
 
     kind: OpKind
     microbatch: int
     chunk: int = 0
+    joined: bool = False
 
 
 Schedule = tuple[tuple[Op, ...], ...]

@@ -12,6 +12,7 @@ from hydraplan.cost import FORWARD, INPUT_GRADIENT, CostModel
 from hydraplan.errors import InputError
 from hydraplan.layout import MAX_RANKS, expand, rank_tokens
 from hydraplan.model import FloatArray, IntArray, Sequences
+from hydraplan.route import Route
 from hydraplan.traffic import boundary_s, grad_sync_s
 
 MAX_SLOTS = 1 << 24
@@ -56,6 +57,8 @@ class SlotTimes:
     shape (lanes, microbatches).
     `boundary_s`: seconds to hand a slot to the next stage, shape (lanes, microbatches).
     `grad_sync_s`: exposed gradient sync, shape (stages,).
+    `route`: the way through the chunks; None for chunk by chunk through all stages.
+    `joined`: what a forward and a backward that run at the same time take, over their sum.
     """
 
     op_s: FloatArray
@@ -63,6 +66,8 @@ class SlotTimes:
     component: IntArray
     boundary_s: FloatArray
     grad_sync_s: FloatArray
+    route: Route | None = None
+    joined: float = 1.0
 
     @property
     def load_s(self) -> FloatArray:
@@ -102,6 +107,7 @@ def slot_times(cost: CostModel, placed: Sequences, num_microbatches: int) -> Slo
         component=components(placed, cost.ranks, num_microbatches),
         boundary_s=boundary_s(cost, padded.T.astype(float)),
         grad_sync_s=grad_sync_s(cost),
+        route=cost.route,
     )
 
 

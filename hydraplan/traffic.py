@@ -46,8 +46,9 @@ def grad_sync_s(cost: CostModel) -> FloatArray:
         return np.zeros(cost.pp)
     link = group_link(cost.fit, cost.world, cost.ranks)
     parameters = np.array(cost.layers, float).sum(axis=1) * cost.model.layer_parameters
-    parameters[0] += cost.model.vocab_size * cost.model.hidden_size
-    parameters[-1] += cost.model.vocab_size * cost.model.hidden_size
+    begins, ends = cost.route.ends()
+    for stage, _ in begins + ends:  # embedding, and head
+        parameters[stage] += cost.model.vocab_size * cost.model.hidden_size
     moved = 2 * (cost.ranks - 1) / cost.ranks * parameters / cost.tp
     moved *= ACCUMULATOR_BYTES[cost.model.dtype]
     result: FloatArray = moved / link.bytes_per_s + 2 * (cost.ranks - 1) * link.latency_s

@@ -13,7 +13,9 @@ from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible
 from hydraplan.model import FloatArray, IntArray, Schedule, Sequences
 from hydraplan.planner.compiled import compiled
-from hydraplan.planner.pipeline.simulator import op_arrays
+from hydraplan.planner.pipeline.simulator import op_arrays, waits_for
+from hydraplan.route import Route
+from hydraplan.route import route as loop
 from hydraplan.slots import buckets, check_size, padding_tokens
 from hydraplan.traffic import boundary_s, grad_sync_s
 
@@ -86,7 +88,8 @@ def iteration_s(
     counts, kind, microbatch, chunk = op_arrays(schedule)
     lane_end = np.zeros((len(schedule), cost.ranks))
     stuck = _run(
-        counts, kind, order[microbatch], chunk, cost.call_s, cost.row_s,
+        counts, kind, order[microbatch], chunk, cost.route.before, cost.route.after,
+        cost.call_s, cost.row_s,
         np.array(cost.layers, float), slots.attention_s, slots.padded, slots.filled,
         slots.component, slots.boundary_s, cost.slow if scale is None else cost.slow * scale,
         lane_end,
@@ -109,21 +112,25 @@ def profile_of(cost: CostModel, length_tokens: IntArray) -> FloatArray:
     return shares
 
 
-def one_lane_s(profile: FloatArray, load_s: FloatArray, schedule: Schedule) -> FloatArray:
+def one_lane_s(
+    profile: FloatArray, load_s: FloatArray, schedule: Schedule, route: Route | None = None
+) -> FloatArray:
     """Seconds of runs on one lane, or on lanes that are all alike, one a row.
 
     Args:
         profile: How a load is spread over ops and stages, from `profile_of`.
         load_s: Loads of the microbatches in order, shape (runs, microbatches).
+        route: The way through the chunks; None for chunk by chunk through all stages.
     """
     counts, kind, microbatch, chunk = op_arrays(schedule)
     lane_end = np.zeros((len(schedule), len(load_s)))
     padded = np.ascontiguousarray(load_s.T)
     alone = np.broadcast_to(np.arange(len(load_s)), padded.shape).copy()
     zero, none = np.zeros((2, *padded.shape)), np.zeros_like(profile)
+    way = route or loop("loop", *profile.shape[1:])
     _run(
-        counts, kind, microbatch, chunk, none, profile, none[0], zero, padded, padded > 0,
-        alone, zero[0], np.ones(len(load_s)), lane_end,
+        counts, kind, microbatch, chunk, way.before, way.after, none, profile, none[0], zero,
+        padded, padded > 0, alone, zero[0], np.ones(len(load_s)), lane_end,
     )  # fmt: skip
     taken_s: FloatArray = lane_end.max(axis=0)
     return taken_s
@@ -185,6 +192,8 @@ def _run(
     kind: IntArray,
     microbatch: IntArray,
     chunk: IntArray,
+    before: IntArray,
+    after: IntArray,
     call_s: FloatArray,
     row_s: FloatArray,
     layers: FloatArray,
@@ -197,11 +206,11 @@ def _run(
     lane_end: FloatArray,
 ) -> int:
     """As `simulator._run`; fills `lane_end`, (stages, lanes). `slow`: (lanes,) or per slot."""
-    num_stages, num_chunks = len(counts), call_s.shape[2]
+    num_stages, num_chunks = before.shape
     num_microbatches, num_lanes = component.shape
-    virtual = num_stages * num_chunks
-    ended = np.empty((2, virtual, num_microbatches, num_lanes))
-    done = np.zeros((2, virtual, num_microbatches), np.bool_)
+    nodes = num_stages * num_chunks
+    ended = np.empty((2, nodes, num_microbatches, num_lanes))
+    done = np.zeros((2, nodes, num_microbatches), np.bool_)
     slow = np.ascontiguousarray(np.broadcast_to(slow, padded.shape))
     stop, begin_s, work_s = _stops(component), np.empty(num_lanes), np.empty(num_lanes)
     travel_s = np.where(filled, boundary_s, -np.inf)  # slots without rows wait for nothing
@@ -215,14 +224,11 @@ def _run(
             while position[s] < counts[s]:
                 i = position[s]
                 k, m, c = kind[s, i], microbatch[s, i], chunk[s, i]
-                v = c * num_stages + s
-                backward = 0 if k == 0 else 1
-                source = v - 1 if k == 0 else v + 1
-                if k == 2 or source == virtual:
-                    source, backward = v, 1 if k == 2 else 0
-                if source >= 0 and not done[backward, source, m]:
+                here = s * num_chunks + c
+                source, way = waits_for(k, s, c, before, after)
+                if source >= 0 and not done[way, source, m]:
                     break
-                travels = source % num_stages != s
+                travels = source // num_chunks != s
                 call, per_row = call_s[min(k, 2), s, c], row_s[min(k, 2), s, c]
                 if k == 3:
                     call, per_row = call + call_s[1, s, c], per_row + row_s[1, s, c]
@@ -233,7 +239,7 @@ def _run(
                     work_s[lane] = work * slowness[lane]
                 if source >= 0:
                     sent_s, on_way_s = (
-                        ended[backward, source, m],
+                        ended[way, source, m],
                         (travel_s if travels else stay_s)[m],
                     )
                     for lane in range(num_lanes):
@@ -244,8 +250,8 @@ def _run(
                 if k == 2:  # weight gradients meet nobody
                     free[:] = begin_s + work_s
                 else:
-                    _together(begin_s, work_s, stop[m], free, ended[min(k, 1), v, m])
-                    done[min(k, 1), v, m] = True
+                    _together(begin_s, work_s, stop[m], free, ended[min(k, 1), here, m])
+                    done[min(k, 1), here, m] = True
                 position[s] += 1
                 remaining -= 1
                 moved = True
