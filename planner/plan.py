@@ -173,7 +173,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
         first_row=int(rows.sequence_id[0]),
         orders=ORDERS if order == "auto" else (order,),
         tapered=options.microbatch_shape == "tapered",
-        schedule=SCHEDULES[options.pipeline],
+        schedule=lambda stages, count: SCHEDULES[options.pipeline].make(stages, count, 1),
         profile=profile_of(cost, open_rows.length_tokens),
     )
 

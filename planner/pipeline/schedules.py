@@ -1,11 +1,29 @@
-"""Op orders of the pipeline schedules, each a short function; any number of microbatches."""
+"""Op orders of the pipeline schedules, each a short function; any number of microbatches.
+
+The table names those that need no costs. Orders made for given costs are in `planned`.
+"""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from hydraplan.model import Op, Schedule
+from hydraplan.route import RouteName
 
 
-def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
+class Pipeline(NamedTuple):
+    """A schedule as commands know it.
+
+    `make(stages, microbatches, chunks)` gives the op order. `route`: the way through the chunks.
+    `chunks`: how many a stage has, None for any number. `simulated_only`: no plan may ask for it.
+    """
+
+    make: Callable[[int, int, int], Schedule]
+    route: RouteName = "loop"
+    chunks: int | None = 1
+    simulated_only: bool = False
+
+
+def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
     """1F1B: stage s runs P - 1 - s forwards, then alternates, then drains the backwards.
 
     With fewer microbatches than stages the warm-up ends early, nothing else changes.
@@ -22,5 +40,5 @@ def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
     return tuple(stages)
 
 
-SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {"1f1b": one_f_one_b}
+SCHEDULES: dict[str, Pipeline] = {"1f1b": Pipeline(one_f_one_b)}
 """Every schedule by the name that `--pipeline` takes."""
