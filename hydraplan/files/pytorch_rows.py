@@ -1,0 +1,169 @@
+"""What the cells of a PyTorch schedule have to add up to, each fault named by row and column.
+
+Every stage lies on one row, as many on each, placed chunk after chunk (`loop`) or down and up again
+(`v`). Every stage runs F and then B, or I and then W, of every microbatch, once, behind the
+neighbours it has on its own row. A file with communication names, besides, every send behind what
+it sends and every receive before what needs it, once each. Whether rows wait for each other in a
+circle is not asked here: a simulation or the deadlock proof says so.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hydraplan.errors import InputError
+from hydraplan.route import RouteName
+from hydraplan.slots import MAX_STAGE_MICROBATCHES
+
+
+class Action(NamedTuple):
+    """One action in PyTorch's words: `F`, `I`, `W`, `B`, `SEND_F`, ... of one of its stages."""
+
+    word: str
+    stage: int
+    microbatch: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.word}{'' if self.microbatch is None else self.microbatch}"
+
+
+Row = tuple[tuple[Action, ...], ...]
+"""Cells of a rank; a cell has one action, two that overlap, or none where the rank idles."""
+
+COMPUTE = ("F", "I", "W", "B")
+
+
+class Shape(NamedTuple):
+    """What the numbers in a file imply; `owner`: the row of every stage."""
+
+    route: RouteName
+    num_chunks: int
+    num_microbatches: int
+    owner: list[int]
+    has_messages: bool
+
+
+def check_rows(rows: tuple[Row, ...], name: str) -> Shape:
+    """Check all rows of the file `name`.
+
+    Raises:
+        InputError: Something is doubled, missing, out of order or out of place.
+    """
+    shape = _shape(rows, name)
+    for number, row in enumerate(rows):
+        seen: dict[Action, int] = {}
+        for column, cell in enumerate(row):
+            where = f"{name}: row {number + 1}, column {column + 1}"
+            if not cell and shape.has_messages:
+                raise InputError(f"{where}: an empty cell, in a file with communication")
+            for action in cell:
+                if fault := _fault(action, seen, shape, number):
+                    raise InputError(f"{where}: {action} {fault}")
+            seen |= dict.fromkeys(cell, column)
+        for owed in _owed(shape, number):
+            if not any(a in seen for a in owed):
+                raise InputError(
+                    f"{name}: row {number + 1}, column {len(row) + 1}: the row ends without"
+                    f" {owed[0]}",
+                    f"{shape.num_microbatches} microbatches pass every stage, forward and back",
+                )
+    return shape
+
+
+def _shape(rows: tuple[Row, ...], name: str) -> Shape:
+    places = [
+        (action, f"{name}: row {number}, column {column}")
+        for number, row in enumerate(rows, 1)
+        for column, cell in enumerate(row, 1)
+        for action in cell
+    ]
+    highest, where = max(places, key=lambda place: place[0].stage)
+    last, top = highest.stage, max(action.microbatch or 0 for action, _ in places)
+    num_stages = last + 1
+    if num_stages % len(rows):
+        raise InputError(
+            f"{where}: stage {last} makes {num_stages} stages, which {len(rows)} rows do not share"
+            " evenly",
+            "a row is a rank, and every rank holds as many stages",
+        )
+    if num_stages * (top + 1) > MAX_STAGE_MICROBATCHES:
+        if num_stages <= MAX_STAGE_MICROBATCHES:
+            where = max(places, key=lambda place: place[0].microbatch or 0)[1]
+        raise InputError(
+            f"{where}: {num_stages} stages x {top + 1} microbatches are beyond"
+            f" {MAX_STAGE_MICROBATCHES}"
+        )
+    chunks, down = num_stages // len(rows), list(range(len(rows)))
+    turns = chunks == 2 and any(a.stage == len(rows) for cell in rows[-1] for a in cell)
+    turns &= len(rows) > 1
+    return Shape(
+        route="v" if turns else "loop",
+        num_chunks=chunks,
+        num_microbatches=top + 1,
+        owner=down + down[::-1] if turns else down * chunks,
+        has_messages=any(action.word not in COMPUTE for action, _ in places),
+    )
+
+
+def _fault(action: Action, seen: dict[Action, int], shape: Shape, number: int) -> str:
+    """What is wrong with an action behind those already seen on its row; empty if nothing is."""
+    word, stage, m = action
+    if shape.owner[stage] != number:
+        return f"stands on the wrong row, stage {stage} is on row {shape.owner[stage] + 1}"
+    if word in ("UNSHARD", "RESHARD"):
+        return ""
+    same = {"I": "B", "B": "I"}.get(word, word)
+    for other in (action, Action(same, stage, m)):
+        if other in seen:
+            return f"stands twice, as {other} in column {seen[other] + 1}"
+    if word in _PARTNER and not _crosses(shape, stage, word):
+        return "moves nothing between two rows"
+    for needed in _needs(action, shape):
+        if not any(a in seen for a in needed):
+            return f"stands before {needed[0]}"
+    return ""
+
+
+_PARTNER = {"SEND_F": 1, "RECV_F": -1, "SEND_B": -1, "RECV_B": 1}
+"""Stage on the other side of a message, from this one."""
+
+
+def _crosses(shape: Shape, stage: int, word: str) -> bool:
+    """Whether this message exists: there is such a neighbour, on another row."""
+    other = stage + _PARTNER[word]
+    return 0 <= other < len(shape.owner) and shape.owner[other] != shape.owner[stage]
+
+
+def _needs(action: Action, shape: Shape) -> Iterator[tuple[Action, ...]]:
+    """What stands before an action on its row; of each tuple one will do."""
+    word, stage, m = action
+    if word in ("F", "I", "B"):
+        receive, neighbour = ("RECV_F", stage - 1) if word == "F" else ("RECV_B", stage + 1)
+        if word != "F":
+            yield (Action("F", stage, m),)
+        if _crosses(shape, stage, receive):
+            if shape.has_messages:
+                yield (Action(receive, stage, m),)
+        elif 0 <= neighbour < len(shape.owner):
+            words = ("F",) if word == "F" else ("I", "B")
+            yield tuple(Action(w, neighbour, m) for w in words)
+    elif word == "W":
+        yield (Action("I", stage, m),)
+    elif word == "SEND_F":
+        yield (Action("F", stage, m),)
+    elif word == "SEND_B":
+        yield Action("I", stage, m), Action("B", stage, m)
+    elif word == "REDUCE_GRAD":
+        for each in range(shape.num_microbatches):
+            yield Action("W", stage, each), Action("B", stage, each)
+
+
+def _owed(shape: Shape, number: int) -> Iterator[tuple[Action, ...]]:
+    """What a row holds when it ends; of each tuple one will do."""
+    for m in range(shape.num_microbatches):
+        for stage in (s for s, row in enumerate(shape.owner) if row == number):
+            yield (Action("F", stage, m),)
+            yield Action("I", stage, m), Action("B", stage, m)
+            yield Action("W", stage, m), Action("B", stage, m)
+            for word in _PARTNER if shape.has_messages else ():
+                if _crosses(shape, stage, word):
+                    yield (Action(word, stage, m),)
