@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hydraplan.model import Op, Schedule
+from hydraplan.planner.pipeline.dualpipe import dualpipe, dualpipe_v
+from hydraplan.planner.pipeline.interleaved import interleaved
+from hydraplan.planner.pipeline.zb_v import zb_v
 from hydraplan.route import RouteName
 
 
@@ -23,11 +26,22 @@ class Pipeline(NamedTuple):
     simulated_only: bool = False
 
 
+def gpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+    """GPipe: all forwards, then all backwards, in the same order.
+
+    A stage holds every microbatch at once. Source: standard; the paper does not say in which
+    order backwards run, first in first out is our choice.
+    """
+    forward = [Op("F", m) for m in range(num_microbatches)]
+    backward = [Op("BW", m) for m in range(num_microbatches)]
+    return (tuple(forward + backward),) * num_stages
+
+
 def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
     """1F1B: stage s runs P - 1 - s forwards, then alternates, then drains the backwards.
 
-    With fewer microbatches than stages the warm-up ends early, nothing else changes.
-    Source: standard (PipeDream-flush).
+    With fewer microbatches than stages the warm-up ends early, nothing else changes. Stage s
+    holds min(M, P - s) microbatches. Source: standard (PipeDream-flush).
     """
     stages = []
     for stage in range(num_stages):
@@ -40,5 +54,54 @@ def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> 
     return tuple(stages)
 
 
-SCHEDULES: dict[str, Pipeline] = {"1f1b": Pipeline(one_f_one_b)}
-"""Every schedule by the name that `--pipeline` takes."""
+def zb_h1(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+    """ZB-H1: forwards and input gradients as 1F1B, weight gradients s microbatches later.
+
+    No stage holds more than P microbatches, those that only wait for W included; alike costs
+    leave (P - 1)(F + B - W) idle. Source: the bubble and the memory are the Zero Bubble paper's;
+    how far W is put off is derived from both.
+    """
+    return _put_off(num_stages, num_microbatches, 1)
+
+
+def zb_h2(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+    """ZB-H2: twice the forwards ahead of ZB-H1, and weight gradients 2 s microbatches later.
+
+    No stage holds more than 2 P - 1 microbatches; alike costs leave (P - 1)(F + B - 2 W) idle.
+    Source: as `zb_h1`.
+    """
+    return _put_off(num_stages, num_microbatches, 2)
+
+
+def _put_off(num_stages: int, num_microbatches: int, pace: int) -> Schedule:
+    """Stage s has `pace` (P - 1 - s) forwards of warm-up, and W comes `pace` s microbatches late.
+
+    In the steady state every stage runs F, B, W. What the last stage saves by leaving out its
+    first weight gradients, it hands to the first stage as earlier backwards.
+    """
+    stages = []
+    for stage in range(num_stages):
+        ahead, late = pace * (num_stages - 1 - stage), pace * stage
+        ops = [Op("F", m) for m in range(min(ahead, num_microbatches))]
+        for m in range(num_microbatches + late):
+            if m + ahead < num_microbatches:
+                ops.append(Op("F", m + ahead))
+            if m < num_microbatches:
+                ops.append(Op("B", m))
+            if m >= late:
+                ops.append(Op("W", m - late))
+        stages.append(tuple(ops))
+    return tuple(stages)
+
+
+SCHEDULES: dict[str, Pipeline] = {
+    "gpipe": Pipeline(gpipe),
+    "1f1b": Pipeline(one_f_one_b),
+    "interleaved": Pipeline(interleaved, chunks=None),
+    "zb-h1": Pipeline(zb_h1),
+    "zb-h2": Pipeline(zb_h2),
+    "zb-v": Pipeline(zb_v, route="v", chunks=2),
+    "dualpipe": Pipeline(dualpipe, route="both", chunks=2, simulated_only=True),
+    "dualpipe-v": Pipeline(dualpipe_v, route="v", chunks=2, simulated_only=True),
+}
+"""Every schedule that needs no costs, by the name that `--pipeline` takes."""
