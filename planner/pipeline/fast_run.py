@@ -13,7 +13,7 @@ from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible
 from hydraplan.model import FloatArray, IntArray, Schedule, Sequences
 from hydraplan.planner.compiled import compiled
-from hydraplan.planner.pipeline.simulator import op_arrays, waits_for
+from hydraplan.planner.pipeline.simulator import op_arrays, stops_of, waits_for
 from hydraplan.route import Route
 from hydraplan.route import route as loop
 from hydraplan.slots import buckets, check_size, padding_tokens
@@ -212,7 +212,7 @@ def _run(
     ended = np.empty((2, nodes, num_microbatches, num_lanes))
     done = np.zeros((2, nodes, num_microbatches), np.bool_)
     slow = np.ascontiguousarray(np.broadcast_to(slow, padded.shape))
-    stop, begin_s, work_s = _stops(component), np.empty(num_lanes), np.empty(num_lanes)
+    stop, begin_s, work_s = stops_of(component), np.empty(num_lanes), np.empty(num_lanes)
     travel_s = np.where(filled, boundary_s, -np.inf)  # slots without rows wait for nothing
     stay_s = np.where(filled, 0.0, -np.inf)
     position = np.zeros(num_stages, np.int64)
@@ -260,19 +260,6 @@ def _run(
                 if position[s] < counts[s]:
                     return s
     return -1
-
-
-@compiled
-def _stops(component: IntArray) -> IntArray:
-    """One past the last lane of the component that starts at a lane; same shape."""
-    stop = np.empty_like(component)
-    for m in range(component.shape[0]):
-        end = component.shape[1]
-        for lane in range(component.shape[1] - 1, -1, -1):
-            stop[m, lane] = end
-            if component[m, lane] == lane:
-                end = lane
-    return stop
 
 
 @compiled

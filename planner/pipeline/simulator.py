@@ -1,4 +1,4 @@
-"""Noise-free run of a schedule over lanes x stages x microbatches.
+"""Run of a schedule over lanes x stages x microbatches.
 
 Every stage works through its ops in order. An op starts on a lane when the lane is free and
 its message is there; a slot without rows neither gets nor sends one. Lanes connected through
@@ -7,21 +7,50 @@ long as its busiest lane. BW, as 1F1B has it, hands its gradient on when both ha
 a forward joined with the backward after it begins when both can and ends with it. After the last
 op of a stage's latest lane comes the exposed gradient sync.
 
+`simulate` is the noise-free run. `run_ops` takes what noise makes of the same slots: other op
+times, other times on the way, slow spells of ranks (`noisy_run`).
+
 Source: in-order longest path is standard; the rule for connected lanes is derived from the
 executor, which runs one collective per group and layer in one global order.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from hydraplan.errors import Infeasible
 from hydraplan.model import FloatArray, IntArray, Schedule, Timeline
 from hydraplan.planner.compiled import compiled
-from hydraplan.route import route
+from hydraplan.planner.pipeline.spells import NONE, Spells, stretched_s
+from hydraplan.route import Route, route
 from hydraplan.slots import SlotTimes
 
 _KINDS = {"F": 0, "B": 1, "W": 2, "BW": 3}
 JOINED = 4
 """Kind of a forward that runs with the backward after it."""
+
+
+class Load(NamedTuple):
+    """What lanes have to do. Lanes come last, since runs walk over them.
+
+    `op_s`: (3, stages, chunks, microbatches, lanes). `component`: lowest lane of each connected
+    set, (microbatches, lanes). `travel_s`: seconds of a message to another stage, -inf for a slot
+    without rows, (ways, nodes, microbatches, lanes), by the node that receives it; ways and nodes
+    may be 1 where all are alike. `joined`: as in `SlotTimes`.
+    """
+
+    op_s: FloatArray
+    component: IntArray
+    travel_s: FloatArray
+    joined: float
+
+
+class OpTimes(NamedTuple):
+    """Start, end and own work of every op, seconds, (stages, most ops of a stage, lanes)."""
+
+    start_s: FloatArray
+    end_s: FloatArray
+    busy_s: FloatArray
 
 
 def simulate(slots: SlotTimes, schedule: Schedule) -> Timeline:
@@ -30,23 +59,55 @@ def simulate(slots: SlotTimes, schedule: Schedule) -> Timeline:
     Raises:
         Infeasible: The op order of some stage can never go on.
     """
+    return timeline(schedule, run_ops(load_of(slots), schedule, way_of(slots)), slots.grad_sync_s)
+
+
+def load_of(slots: SlotTimes) -> Load:
+    """The slots as runs take them."""
+    travel_s = np.where(slots.rows > 0, slots.boundary_s, -np.inf).T
+    return Load(
+        np.ascontiguousarray(slots.op_s.swapaxes(-1, -2)),
+        np.ascontiguousarray(slots.component.T),
+        np.ascontiguousarray(travel_s)[None, None],
+        slots.joined,
+    )
+
+
+def way_of(slots: SlotTimes) -> Route:
+    """The way through the chunks."""
+    return slots.route or route("loop", *slots.op_s.shape[1:3])
+
+
+def run_ops(
+    load: Load,
+    schedule: Schedule,
+    way: Route,
+    spells: Spells = NONE,
+    lost_s: FloatArray | None = None,
+) -> OpTimes:
+    """When every op runs; what spells cost is added to `lost_s`, shape (spells,).
+
+    Raises:
+        Infeasible: The op order of some stage can never go on.
+    """
     counts, kind, microbatch, chunk = op_arrays(schedule)
-    shape = (*kind.shape, slots.rows.shape[0])
-    start, end, busy = (np.zeros(shape) for _ in range(3))
-    way = slots.route or route("loop", *slots.op_s.shape[1:3])
+    times = OpTimes(*(np.empty((*kind.shape, load.op_s.shape[-1])) for _ in range(3)))
+    if lost_s is None:
+        lost_s = np.zeros(len(spells.speed))
     stuck = _run(
-        counts, kind, microbatch, chunk, way.before, way.after, slots.op_s, slots.joined,
-        slots.rows, slots.component, slots.boundary_s, start, end, busy,
-    )  # fmt: skip
+        counts, kind, microbatch, chunk, way.before, way.after, load, spells, lost_s, times
+    )
     if stuck >= 0:
         raise Infeasible(f"the op order of stage {stuck} waits for an op that never comes")
-    return Timeline(
-        schedule=schedule,
-        start_s=tuple(start[s, :n] for s, n in enumerate(counts)),
-        end_s=tuple(end[s, :n] for s, n in enumerate(counts)),
-        busy_s=tuple(busy[s, :n] for s, n in enumerate(counts)),
-        grad_sync_s=slots.grad_sync_s,
+    return times
+
+
+def timeline(schedule: Schedule, times: OpTimes, grad_sync_s: FloatArray) -> Timeline:
+    """Op times as figures and files take them."""
+    start, end, busy = (
+        tuple(array[s, : len(ops)] for s, ops in enumerate(schedule)) for array in times
     )
+    return Timeline(schedule, start, end, busy, grad_sync_s)
 
 
 def op_arrays(schedule: Schedule) -> tuple[IntArray, IntArray, IntArray, IntArray]:
@@ -77,31 +138,67 @@ def waits_for(
 
 
 @compiled
-def _end(
-    kind: int,
-    microbatches: IntArray,
-    component: IntArray,
-    begin: FloatArray,
-    work: FloatArray,
-    free: FloatArray,
-) -> None:
-    """Fill when every lane is free again; connected lanes begin with the last and end together."""
-    if kind == 2:  # weight gradients meet nobody
-        free[:] = begin + work
-        return
+def stops_of(component: IntArray) -> IntArray:
+    """One past the last lane of the component that starts at a lane; same shape."""
+    stop = np.empty_like(component)
+    for m in range(component.shape[0]):
+        end = component.shape[1]
+        for lane in range(component.shape[1] - 1, -1, -1):
+            stop[m, lane] = end
+            if lane > 0 and component[m, lane] != component[m, lane - 1]:
+                end = lane
+    return stop
+
+
+@compiled
+def _merged(one: IntArray, other: IntArray) -> IntArray:
+    """Stops of lanes that are connected in either of two microbatches."""
+    stop = np.empty_like(one)
     lane = 0
-    while lane < len(free):
-        after, latest, longest = lane + 1, begin[lane], work[lane]
-        while after < len(free):
-            connected = False
-            for m in microbatches:
-                connected |= component[after, m] == component[after - 1, m]
-            if not connected:
-                break
-            latest, longest = max(latest, begin[after]), max(longest, work[after])
+    while lane < len(one):
+        end = max(one[lane], other[lane])
+        after = lane + 1
+        while after < end:
+            end = max(end, one[after], other[after])
             after += 1
-        free[lane:after] = latest + longest
-        lane = after
+        stop[lane:end] = end
+        lane = end
+    return stop
+
+
+@compiled
+def _together(begin_s: FloatArray, work_s: FloatArray, stop: IntArray, end_s: FloatArray) -> None:
+    """Fill when lanes are free again; connected ones begin with the last and end together."""
+    first = 0
+    while first < len(begin_s):
+        latest, longest = begin_s[first], work_s[first]
+        for lane in range(first + 1, stop[first]):
+            latest = begin_s[lane] if begin_s[lane] > latest else latest
+            longest = work_s[lane] if work_s[lane] > longest else longest
+        for lane in range(first, stop[first]):
+            end_s[lane] = latest + longest
+        first = stop[first]
+
+
+@compiled
+def _stretch(
+    stage: int,
+    begin_s: FloatArray,
+    work_s: FloatArray,
+    stop: IntArray,
+    spells: Spells,
+    lost_s: FloatArray,
+) -> None:
+    """Lengthen the work of lanes that run into spells of theirs."""
+    num_lanes = len(begin_s)
+    first = 0
+    while first < num_lanes:
+        latest = begin_s[first : stop[first]].max()
+        for lane in range(first, stop[first]):
+            low, high = spells.first[stage * num_lanes + lane : stage * num_lanes + lane + 2]
+            if low < high:
+                work_s[lane] = stretched_s(latest, work_s[lane], low, high, spells, lost_s)
+        first = stop[first]
 
 
 @compiled
@@ -112,23 +209,22 @@ def _run(
     chunk: IntArray,
     before: IntArray,
     after: IntArray,
-    op_s: FloatArray,
-    joined: float,
-    rows: IntArray,
-    component: IntArray,
-    boundary_s: FloatArray,
-    start: FloatArray,
-    end: FloatArray,
-    busy: FloatArray,
+    load: Load,
+    spells: Spells,
+    lost_s: FloatArray,
+    times: OpTimes,
 ) -> int:
-    """Fill start, end and busy; return -1, or a stage that cannot go on."""
+    """Fill the times of all ops; return -1, or a stage that cannot go on."""
+    op_s, component, travel_s, joined = load
     num_stages, num_chunks = before.shape
-    num_lanes, num_microbatches = component.shape
+    num_microbatches, num_lanes = component.shape
     nodes = num_stages * num_chunks
     done_at = np.full((2, nodes, num_microbatches), -1, np.int64)  # position of F, of B or BW
     position = np.zeros(num_stages, np.int64)
-    free = np.zeros((num_stages, num_lanes))
-    begin, work = np.empty(num_lanes), np.empty(num_lanes)
+    idle, alone = np.zeros(num_lanes), np.arange(1, num_lanes + 1)
+    stops = stops_of(component)
+    stay_s = np.where(travel_s[0, 0] < 0, travel_s[0, 0], 0.0)  # slots without rows wait for none
+    several_ways, several_nodes = travel_s.shape[0] > 1, travel_s.shape[1] > 1
     remaining = counts.sum()
     while remaining > 0:
         moved = False
@@ -142,26 +238,43 @@ def _run(
                     ready &= source < 0 or done_at[way, source, microbatch[s, j]] >= 0
                 if not ready:
                     break
-                begin[:], work[:] = free[s], 0.0
+                begin, end, work = times.start_s[s, i], times.end_s[s, i], times.busy_s[s, i]
+                begin[:] = idle if i == 0 else times.end_s[s, i - 1]
                 for j in range(i, i + parts):
                     k, m, c = kind[s, j], microbatch[s, j], chunk[s, j]
                     source, way = waits_for(k, s, c, before, after)
-                    from_stage = source // num_chunks
-                    for lane in range(num_lanes):
-                        if source >= 0 and rows[lane, m] > 0:
-                            arrival = end[from_stage, done_at[way, source, m], lane]
-                            if from_stage != s:
-                                arrival += boundary_s[lane, m]
-                            begin[lane] = max(begin[lane], arrival)
-                        if k == 3:
-                            work[lane] += op_s[1, s, c, lane, m] + op_s[2, s, c, lane, m]
-                        else:
-                            work[lane] += op_s[k % JOINED, s, c, lane, m]
+                    if source >= 0:
+                        sent = times.end_s[source // num_chunks, done_at[way, source, m]]
+                        here = (s * num_chunks + c) * several_nodes
+                        on_way = travel_s[way * several_ways, here, m]
+                        if source // num_chunks == s:
+                            on_way = stay_s[m]
+                        for lane in range(num_lanes):
+                            arrival = sent[lane] + on_way[lane]
+                            begin[lane] = arrival if arrival > begin[lane] else begin[lane]
+                    own = op_s[k % JOINED if k != 3 else 1, s, c, m]
+                    if k == 3:
+                        both = op_s[2, s, c, m]
+                        for lane in range(num_lanes):
+                            total = own[lane] + both[lane]
+                            work[lane] = total if j == i else work[lane] + total
+                    else:
+                        for lane in range(num_lanes):
+                            work[lane] = own[lane] if j == i else work[lane] + own[lane]
+                stop = alone if kind[s, i] == 2 else stops[m]  # weight gradients meet nobody
                 if parts == 2:
-                    work *= joined
-                _end(kind[s, i], microbatch[s, i : i + parts], component, begin, work, free[s])
+                    for lane in range(num_lanes):
+                        work[lane] *= joined
+                    stop = _merged(stops[microbatch[s, i]], stops[m])
+                if len(spells.first) > 0:
+                    _stretch(s, begin, work, stop, spells, lost_s)
+                _together(begin, work, stop, end)
+                if parts == 2:
+                    for lane in range(num_lanes):
+                        work[lane] /= 2
+                    times.start_s[s, i + 1], times.end_s[s, i + 1] = begin, end
+                    times.busy_s[s, i + 1] = work
                 for j in range(i, i + parts):
-                    start[s, j], end[s, j], busy[s, j] = begin, free[s], work / parts
                     if kind[s, j] != 2:
                         way = 0 if kind[s, j] % JOINED == 0 else 1
                         done_at[way, s * num_chunks + chunk[s, j], microbatch[s, j]] = j
