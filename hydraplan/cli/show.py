@@ -83,7 +83,8 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
     from hydraplan.invariants import check_plan
     from hydraplan.slots import slot_times
     from hydraplan.views import console
-    from hydraplan.views.charts import SHADES, gantt, heat_map
+    from hydraplan.views.charts import SHADES, heat_map
+    from hydraplan.views.gantt import gantt, legend
     from hydraplan.views.plan_text import plan_object, print_plan, print_sequences
 
     plan = open_plan(path)
@@ -112,13 +113,11 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
         )
         console.draw(heat_map(load_s))
     if view in (None, "gantt"):
-        end_s = max(float(e[-1]) for e in shown.predicted_end_s)
         console.emit(
-            f"\nops of every stage of batch {shown.batch} over {end_s:.4g} s (simulated,"
-            " gradient sync\nexcluded): last digit of the microbatch, F forward, B backward,"
-            " '.' idle"
+            f"\nops of every stage of batch {shown.batch} (simulated, gradient sync excluded):"
+            f"\n{legend(shown.schedule)}"
         )
-        console.draw(gantt(shown))
+        console.paint(gantt(shown.schedule, shown.predicted_start_s, shown.predicted_end_s))
     if view in (None, "sequences"):
         console.emit()
         print_sequences(shown, limit)

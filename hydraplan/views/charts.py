@@ -1,19 +1,15 @@
-"""Charts of block characters: the load of slots, and the ops of stages over time.
-
-Every cell also reads without colour; a chart is never wider than `width` characters.
-"""
+"""A chart of characters: the load of slots, never wider than `width` characters."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydraplan.model import BatchPlan, FloatArray
+from hydraplan.model import FloatArray
 
 SHADES = " .:-=+*#%@"
 """Ten shades, from nothing to the most."""
 
 
 HEAT_WIDTH, HEAT_HEIGHT = 64, 32
-GANTT_WIDTH = 72
 
 
 def heat_map(load_s: FloatArray, width: int = HEAT_WIDTH, height: int = HEAT_HEIGHT) -> list[str]:
@@ -49,32 +45,3 @@ def _spread(parts: list[NDArray[np.int64]]) -> str:
     """Sizes of parts that differ by one at most: `8`, or `1 or 2`."""
     least, most = len(parts[-1]), len(parts[0])
     return str(most) if least == most else f"{least} or {most}"
-
-
-def gantt(plan: BatchPlan, width: int = GANTT_WIDTH) -> list[str]:
-    """Ops of every stage over time: digits are microbatches (last digit), forward and backward.
-
-    A cell shows what the stage's lanes do in the middle of its time: the microbatch's last
-    digit, forwards on the upper line of a stage, backwards on the lower, a dot where idle. Where
-    ops fall between two middles, a first line says how many are not drawn.
-    """
-    end = max(float(e[-1]) for e in plan.predicted_end_s)
-    middles = (np.arange(width) + 0.5) * end / width
-    starts, ends = map(np.concatenate, (plan.predicted_start_s, plan.predicted_end_s))
-    unseen = np.searchsorted(middles, starts) == np.searchsorted(middles, ends)
-    lines = []
-    if unseen.any():
-        lines.append(
-            f"1 column = {end / width:.3g} s, drawn is its middle: {unseen.sum()} of {len(unseen)}"
-            " shorter ops are not"
-        )
-    for stage, ops in enumerate(plan.schedule):
-        upper, lower = np.full(width, "."), np.full(width, ".")
-        for op, start, stop in zip(
-            ops, plan.predicted_start_s[stage], plan.predicted_end_s[stage], strict=True
-        ):
-            line: NDArray[np.str_] = upper if op.kind == "F" else lower
-            line[(middles >= start) & (middles < stop)] = str(op.microbatch % 10)
-        lines.append(f"{stage:3d} F {''.join(upper)}")
-        lines.append(f"    B {''.join(lower)}")
-    return lines

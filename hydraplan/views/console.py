@@ -19,6 +19,7 @@ from typing import TypeVar
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import Progress
+from rich.text import Text
 
 from hydraplan.errors import printable
 
@@ -55,6 +56,13 @@ def draw(lines: Iterable[str]) -> None:
     """Print lines whose columns have their places: escaped, never wrapped."""
     for line in lines:
         print(printable(line))
+
+
+def paint(lines: Iterable[Text]) -> None:
+    """Print lines of our own whose columns have their places, in colour where stdout takes it."""
+    console = Console(highlight=False)
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def note(text: str) -> None:

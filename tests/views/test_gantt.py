@@ -1,0 +1,76 @@
+"""The chart of ops reads without colour, fits 80 columns, and says what it leaves out."""
+
+import numpy as np
+import pytest
+
+from hydraplan.model import Op
+from hydraplan.views import console
+from hydraplan.views.gantt import STYLES, gantt, legend
+
+
+def one_after_the_other(*ops):
+    """Ops of one stage, 1 s each, with their starts and ends."""
+    start = np.arange(len(ops), dtype=float)
+    return (ops,), (start,), (start + 1.0,)
+
+
+def plain(*chart, width=8, unit=" s"):
+    return [line.plain for line in gantt(*chart, width=width, unit=unit)]
+
+
+def test_a_chart_that_skips_ops_says_how_many():
+    ops = [Op("F" if i % 2 == 0 else "BW", i // 2) for i in range(720)]
+    note, upper, lower, *_ = plain(*one_after_the_other(*ops), width=72)
+    assert note == "1 column = 10 s, drawn is its middle: 648 of 720 shorter ops are not"
+    assert sum(c != "." for c in upper[6:] + lower[6:]) == 72
+
+
+def test_a_cell_shows_the_last_digit_over_a_ruler_in_seconds():
+    chart = one_after_the_other(Op("F", 10), Op("BW", 10), Op("F", 11), Op("BW", 11))
+    assert plain(*chart) == [
+        "  0 F 00..11..",
+        "    B ..00..11",
+        "      +-+-++-+",
+        "      0 1  4 s",
+    ]
+
+
+def test_weight_gradients_have_a_line_and_chunks_their_letters():
+    chart = one_after_the_other(Op("F", 0), Op("F", 0, 1), Op("B", 0, 1), Op("W", 3, 5))
+    assert plain(*chart)[:3] == ["  0 F 00aa....", "    B ....aa..", "    W ......33"]
+    assert legend(chart[0]) == (
+        "last digit of the microbatch, a-j in chunk 1, k-t in chunk 2, A-J in chunk 3, K-T in chunk"
+        " 4; F forward, B input gradient, W weight gradient, '.' idle"
+    )
+    assert legend(((Op("F", 0), Op("BW", 0)),)) == (
+        "last digit of the microbatch; F forward, B backward, '.' idle"
+    )
+
+
+@pytest.mark.parametrize("end", [1e-300, 1e-9, 0.0123456, 1.0, 98765.4321, 1.2345e12])
+def test_the_chart_fits_eighty_columns_for_any_time(end):
+    schedule = tuple((Op("F", 0), Op("B", 0), Op("W", 0)) for _ in range(64))
+    times = np.array([0.0, 0.4, 0.7]) * end, np.array([0.4, 0.7, 1.0]) * end
+    lines = plain(schedule, *([one] * 64 for one in times), width=72)
+    assert len(lines) == 64 * 3 + 2
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].endswith(f"{end:.3g} s")
+
+
+def test_colour_tells_the_kind_and_its_absence_costs_nothing(capsys, monkeypatch):
+    chart = one_after_the_other(Op("F", 0), Op("B", 0), Op("W", 0))
+    lines = gantt(*chart, width=6)
+    assert [str(span.style) for span in lines[0].spans] == [STYLES["F"], STYLES["."]]
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    console.paint(lines)
+    without = capsys.readouterr().out
+    assert without == "".join(f"{line.plain}\n" for line in lines)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    console.paint(lines)
+    coloured = capsys.readouterr().out
+    assert "\x1b[34m00\x1b[0m" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    console.paint(lines)
+    assert capsys.readouterr().out == without
