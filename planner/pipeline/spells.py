@@ -49,7 +49,9 @@ def sorted_spells(
     return Spells(first, begin_s[order], end_s[order], speed[order], source[order])
 
 
-NONE = sorted_spells(0, *(np.zeros(0, t) for t in (int, float, float, float, int)))  # type: ignore[arg-type]
+NONE = sorted_spells(
+    0, np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, np.int64)
+)
 
 
 @compiled
