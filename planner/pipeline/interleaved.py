@@ -5,6 +5,8 @@ backwards take the chunks from the last to the first. A group as large as the pi
 round just when the first stage is through with it.
 """
 
+from itertools import pairwise
+
 from hydraplan.model import Op, Schedule
 
 
@@ -21,12 +23,10 @@ def interleaved(num_stages: int, num_microbatches: int, num_chunks: int) -> Sche
     """
     count = max(1, num_microbatches // num_stages)
     starts = [group * num_microbatches // count for group in range(count + 1)]
-    chunks = range(num_chunks)
-    largest = max(stop - start for start, stop in zip(starts, starts[1:], strict=False))
-    forward, backward = [], []
-    for start, stop in zip(starts, starts[1:], strict=False):
-        forward += [Op("F", m, c) for c in chunks for m in range(start, stop)]
-        backward += [Op("BW", m, c) for c in reversed(chunks) for m in range(start, stop)]
+    groups, chunks = [range(*ends) for ends in pairwise(starts)], range(num_chunks)
+    largest = max(len(group) for group in groups)
+    forward = [Op("F", m, c) for group in groups for c in chunks for m in group]
+    backward = [Op("BW", m, c) for group in groups for c in reversed(chunks) for m in group]
     stages = []
     for stage in range(num_stages):
         ahead = min(len(forward), 2 * (num_stages - 1 - stage) + (num_chunks - 1) * largest)

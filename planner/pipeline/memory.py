@@ -4,8 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hydraplan.errors import Infeasible
 from hydraplan.metrics import INPUT_GRADIENT_FREES
-from hydraplan.model import FloatArray, Op
+from hydraplan.model import FloatArray, Op, OpKind
+
+ROUNDING = 1e-9
+"""Share of the limit by which sums of shares may round."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,10 +25,31 @@ class Memory:
     live: FloatArray
     frees: float = INPUT_GRADIENT_FREES
 
+    def fits(self, held: float) -> bool:
+        """Whether a stage may hold so much."""
+        return held <= self.limit * (1 + ROUNDING)
+
+    def check(self) -> None:
+        """Raise Infeasible if some microbatch alone is beyond the limit."""
+        m = int(self.live.argmax())
+        if not self.fits(float(self.live[m])):
+            raise Infeasible(
+                f"microbatch {m} alone holds activations of {self.live[m]:.9g}, a stage may hold"
+                f" {self.limit:.9g}",
+                "allow a stage to hold more",
+            )
+
+    def whole(self) -> int:
+        """How many microbatches fit one after the other, from the first, none of them freed."""
+        return int(np.searchsorted(np.cumsum(self.live), self.limit * (1 + ROUNDING), "right"))
+
     def change(self, op: Op, num_chunks: int) -> float:
         """What an op adds to the activations of its stage; negative where it frees some."""
-        share = {"F": 1.0, "B": -self.frees, "W": self.frees - 1.0, "BW": -1.0}[op.kind]
-        return share * float(self.live[op.microbatch]) / num_chunks
+        return self.share(op.kind) * float(self.live[op.microbatch]) / num_chunks
+
+    def share(self, kind: OpKind) -> float:
+        """What an op of that kind adds, over what its slot holds in its chunk."""
+        return {"F": 1.0, "B": -self.frees, "W": self.frees - 1.0, "BW": -1.0}[kind]
 
     def peak(self, ops: tuple[Op, ...], num_chunks: int) -> float:
         """Most activations a stage holds that runs these ops."""
