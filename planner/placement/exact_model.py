@@ -5,15 +5,9 @@ summed rows within the cap. Loads become integers rounded down, so that a bound 
 times the unit, is a true lower bound in seconds. Two redundant limits help: Z is at least the
 least load of the least splittable sequence, and R * M * Z at least the rank-work placed.
 
-The solver runs in one thread with all its strategies interleaved and stops after a deterministic
-amount of work instead of seconds, so it returns the same on every run. Interleaved strategies on
-one thread found and proved more per CPU second than two threads, interleaved or racing, and far
-more than one strategy alone.
-
 Source: the model is that of our planner study; it is not published.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import floor
 from types import ModuleType
@@ -21,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from hydraplan.errors import MissingDependency
 from hydraplan.model import FloatArray, IntArray
+from hydraplan.planner.cp_sat import cp_sat, solved
 from hydraplan.planner.placement.exact_places import Places, Problem
 
 UNITS = 10_000_000
@@ -42,21 +36,6 @@ class Solution:
     bound_s: float
 
 
-def cp_sat() -> ModuleType:
-    """CP-SAT of ortools, imported only where it is used: it takes a second and 200 MB.
-
-    Raises:
-        MissingDependency: ortools is not installed.
-    """
-    try:
-        from ortools.sat.python import cp_model  # noqa: PLC0415
-    except ImportError as error:
-        hint = "pip install ortools, or use --strategy hydra"
-        raise MissingDependency(f"strategy exact needs ortools: {error}", hint) from None
-    module: ModuleType = cp_model
-    return module
-
-
 def minimise(
     problem: Problem, places: Places, hint: Places | None, deterministic_s: float
 ) -> Solution:
@@ -67,15 +46,10 @@ def minimise(
             as a solution, it draws the search to its neighbourhood and leaves larger gaps.
         deterministic_s: CP-SAT's deterministic time; two CPU seconds or so each.
     """
-    module, scaled = cp_sat(), _scaled(problem, places, hint)
+    module = cp_sat("strategy exact", "--strategy hydra")
+    scaled = _scaled(problem, places, hint)
     model, chosen = _build(module, problem, places, scaled)
-    solver = module.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.interleave_search = True
-    solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = deterministic_s
-    solver.parameters.catch_sigint_signal = False  # an interrupted search is no result
-    status = _interruptibly(solver, model)
+    solver, status = solved(module, model, deterministic_s)
     if status == module.INFEASIBLE:
         return Solution(None, False, np.inf)
     assert status in (module.OPTIMAL, module.FEASIBLE, module.UNKNOWN), solver.status_name(status)
@@ -85,17 +59,6 @@ def minimise(
         return Solution(None, False, bound_s)
     taken = np.flatnonzero([solver.boolean_value(x) for x in chosen])
     return Solution(taken.astype(np.int64), status == module.OPTIMAL, bound_s)
-
-
-def _interruptibly(solver: Any, model: Any) -> int:
-    """Solve on a second thread, so that this one can be interrupted; then the search stops too."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        try:
-            status: int = pool.submit(solver.solve, model).result()
-        except BaseException:
-            solver.stop_search()
-            raise
-    return status
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hydraplan.errors import Infeasible, MissingDependency
 from hydraplan.layout import legal_degrees
-from hydraplan.planner.placement import exact_model
+from hydraplan.planner import cp_sat
 from hydraplan.planner.placement.exact import ExactPlacement, Limits, solve_exact
 from hydraplan.planner.placement.exact_model import UNITS
 from hydraplan.planner.placement.exact_places import Places, Problem, canonical, places_of
@@ -325,7 +325,7 @@ class EndlessSolver:
 def test_an_interrupted_search_stops_and_gives_no_result() -> None:
     solver = EndlessSolver()
     with pytest.raises(KeyboardInterrupt):
-        exact_model._interruptibly(solver, None)
+        cp_sat._interruptibly(solver, None)
     assert solver.stopped.is_set()
 
 
