@@ -2,10 +2,11 @@
 
 RMSNorm, rotary embedding by the true position inside each sequence, grouped-query attention,
 SwiGLU, untied head, no biases. Rows of all sequences are packed: activations have shape
-(rows, hidden). Attention itself is handed in, so that the workers' nested attention and the
-one-process reference run the same layer. Weights live in the accumulator's precision and are
-cast where they are used; a weight's initial value depends only on its name and the seed, so
-stages and reference agree without talking. No dropout, no caching, no tensor parallelism.
+(rows, hidden). Attention and linears are handed in, so that the workers' nested attention and
+split linears and the one-process reference run the same layer. Weights live in the
+accumulator's precision and are cast where they are used; a weight's initial value depends only
+on its name and the seed, so stages and reference agree without talking. No dropout, no
+caching, no tensor parallelism.
 
 Shape letters: T rows, C hidden_size, H query heads, G KV heads, D head_dim.
 """
@@ -36,6 +37,9 @@ ACCUMULATOR = {
 Weights = dict[str, Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(q_THD, k_TGD, v_TGD) -> out_THD."""
+
+Linear = Callable[[Tensor, Tensor], Tensor]
+"""(x_TI, weight_IO) -> x @ weight in the precision of x, (T, O)."""
 
 
 def weight_shapes(
@@ -88,6 +92,11 @@ def embed(weights: Weights, ids_T: Tensor, compute: torch.dtype) -> Tensor:
     return functional.embedding(ids_T, weights["embedding"]).to(compute)
 
 
+def plain_linear(x_TI: Tensor, weight_IO: Tensor) -> Tensor:
+    """A linear as autograd differentiates it: both gradients in one backward pass."""
+    return x_TI @ weight_IO.to(x_TI.dtype)
+
+
 def rotary_angles(
     model: ModelShape, positions_T: Tensor, compute: torch.dtype
 ) -> tuple[Tensor, Tensor]:
@@ -106,38 +115,42 @@ def decoder_layer(
     x_TC: Tensor,
     rotary: tuple[Tensor, Tensor],
     attend: Attend,
+    linear: Linear = plain_linear,
 ) -> Tensor:
     """One layer on packed rows, (T, C) to (T, C)."""
 
-    def linear(x: Tensor, name: str) -> Tensor:
-        return x @ weights[f"layers.{layer}.{name}"].to(x.dtype)
+    def times(x: Tensor, name: str) -> Tensor:
+        return linear(x, weights[f"layers.{layer}.{name}"])
 
     rows, dim = x_TC.shape[0], model.head_dim
     normed = _norm(x_TC, weights[f"layers.{layer}.attention_norm"])
-    q_THD = _rotate(linear(normed, "query").view(rows, model.num_heads, dim), rotary)
-    k_TGD = _rotate(linear(normed, "key").view(rows, model.num_kv_heads, dim), rotary)
-    v_TGD = linear(normed, "value").view(rows, model.num_kv_heads, dim)
+    q_THD = _rotate(times(normed, "query").view(rows, model.num_heads, dim), rotary)
+    k_TGD = _rotate(times(normed, "key").view(rows, model.num_kv_heads, dim), rotary)
+    v_TGD = times(normed, "value").view(rows, model.num_kv_heads, dim)
     out = attend(q_THD, k_TGD, v_TGD).reshape(rows, model.num_heads * dim)
-    x_TC = x_TC + linear(out, "output")
+    x_TC = x_TC + times(out, "output")
     normed = _norm(x_TC, weights[f"layers.{layer}.mlp_norm"])
-    gated = functional.silu(linear(normed, "gate")) * linear(normed, "up")
-    return x_TC + linear(gated, "down")
+    gated = functional.silu(times(normed, "gate")) * times(normed, "up")
+    return x_TC + times(gated, "down")
 
 
-def head_logits(weights: Weights, x_TC: Tensor) -> Tensor:
+def head_logits(weights: Weights, x_TC: Tensor, linear: Linear = plain_linear) -> Tensor:
     """Final norm and head, (T, C) to (T, vocab_size)."""
-    return _norm(x_TC, weights["final_norm"]) @ weights["head"].to(x_TC.dtype)
+    return linear(_norm(x_TC, weights["final_norm"]), weights["head"])
 
 
-def loss_sum(weights: Weights, x_TC: Tensor, labels_T: Tensor) -> Tensor:
+def loss_sum(
+    weights: Weights, x_TC: Tensor, labels_T: Tensor, linear: Linear = plain_linear
+) -> Tensor:
     """Sum of cross entropies of the rows that carry a label (>= 0), a float64 scalar.
 
     Logits that fit `LOSS_CHUNK_ELEMENTS` are kept for backward; more are made in chunks of
-    rows and made again in backward, so memory is bounded whatever the rows.
+    rows and made again in backward, so memory is bounded whatever the rows. Then the head's
+    linear is a plain one, since to put its weight off is to keep the gradient of all logits.
     """
     chunk = max(1, LOSS_CHUNK_ELEMENTS // weights["head"].shape[1])
     if x_TC.shape[0] <= chunk:
-        return _chunk_loss(x_TC, labels_T, weights)
+        return _chunk_loss(x_TC, labels_T, weights, linear)
     parts = [
         checkpoint(_chunk_loss, x, labels, weights, use_reentrant=False, preserve_rng_state=False)
         for x, labels in zip(x_TC.split(chunk), labels_T.split(chunk), strict=True)
@@ -145,8 +158,10 @@ def loss_sum(weights: Weights, x_TC: Tensor, labels_T: Tensor) -> Tensor:
     return torch.stack(parts).sum()
 
 
-def _chunk_loss(x_TC: Tensor, labels_T: Tensor, weights: Weights) -> Tensor:
-    logits = head_logits(weights, x_TC).to(weights["head"].dtype)
+def _chunk_loss(
+    x_TC: Tensor, labels_T: Tensor, weights: Weights, linear: Linear = plain_linear
+) -> Tensor:
+    logits = head_logits(weights, x_TC, linear).to(weights["head"].dtype)
     per_row = functional.cross_entropy(logits, labels_T, ignore_index=-1, reduction="none")
     return per_row.double().sum()
 

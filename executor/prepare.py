@@ -18,12 +18,13 @@ from hydraplan.executor.data import (
     indexed_tokens,
 )
 from hydraplan.executor.memory import check_memory
-from hydraplan.executor.valid import check_runnable, read_valid_batch
+from hydraplan.executor.valid import lower_batch, read_valid_batch
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import plan_digest
 from hydraplan.host import available_bytes
 from hydraplan.model import BatchPlan
 from hydraplan.planheader import PlanHeader
+from hydraplan.planner.pipeline.lowering import Steps
 
 MAX_TIMEOUT_S = 1e6
 """Far beyond any step, far below what gloo's milliseconds can hold."""
@@ -31,21 +32,17 @@ MAX_TIMEOUT_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything the workers of a run need to know."""
+    """Everything the workers of a run need to know; `steps` by the number of the batch."""
 
     header: PlanHeader
     digest: str
     batches: tuple[BatchPlan, ...]
+    steps: dict[int, Steps]
     tokens: Tokens
     data: str
     seed: int
     dtype: str
     timeout_s: float
-
-    @property
-    def layers(self) -> list[int]:
-        """Decoder layers of each stage."""
-        return [sum(chunks) for chunks in self.header.layers]
 
 
 def prepare(
@@ -81,7 +78,6 @@ def prepare(
         check_memory(header, dtype or header.model.dtype, available_bytes())
     read = tuple(read_valid_batch(plan, i) for i in batches)
     for batch in read:
-        check_runnable(path, batch)
         count_labels(batch.sequences.placed(), batch.batch)
     tokens = generated_tokens(seed, header.model.vocab_size)
     if data is not None:
@@ -92,6 +88,7 @@ def prepare(
         header=header,
         digest=plan_digest(plan),
         batches=read,
+        steps={batch.batch: lower_batch(path, header, batch) for batch in read},
         tokens=tokens,
         data="generated" if data is None else data.name,
         seed=seed,

@@ -1,5 +1,7 @@
 """Bring what every worker measured to rank 0, once a step, after the step's own clock stopped."""
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -8,20 +10,27 @@ from hydraplan.errors import RunFailed
 from hydraplan.executor.groups import World
 from hydraplan.executor.step import StepResult
 from hydraplan.executor.transport import reason
-from hydraplan.model import Schedule, Timeline
+from hydraplan.model import FloatArray, Schedule, Timeline
 
 
-def collect(world: World, schedule: Schedule, mine: StepResult) -> tuple[Timeline, float] | None:
-    """Op times of all workers and the batch's loss, on rank 0; None elsewhere.
+class Measured(NamedTuple):
+    """Op times and loss of a batch, and the most tokens each rank held, (stages, lanes)."""
 
-    The loss adds up over the lanes of the last stage in lane order, so it is the same bits on
-    every run. `grad_sync_s` is exposed: from the end of a stage's latest lane to the end of
-    its latest all-reduce.
+    timeline: Timeline
+    loss: float
+    peak_live_tokens: FloatArray
+
+
+def collect(world: World, schedule: Schedule, mine: StepResult) -> Measured | None:
+    """What all workers measured, on rank 0; None elsewhere.
+
+    The loss adds up in rank order, so it is the same bits on every run. `grad_sync_s` is
+    exposed: from the end of a stage's latest lane to the end of its latest all-reduce.
     """
     most = max(len(ops) for ops in schedule)
     packet = np.zeros((most + 1, 3))
     packet[: len(mine.op_s)] = mine.op_s
-    packet[most] = mine.sync_end_s, mine.loss, 0.0
+    packet[most] = mine.sync_end_s, mine.loss, mine.peak_live_tokens
     sent = torch.from_numpy(packet)
     received = [torch.empty_like(sent) for _ in range(world.pp * world.ranks)]
     try:
@@ -36,6 +45,7 @@ def collect(world: World, schedule: Schedule, mine: StepResult) -> tuple[Timelin
         for i in range(3)
     )
     latest = np.array([e.max() for e in end])
-    sync_s = np.maximum(0.0, packets[:, :, most, 0].max(axis=1) - latest)
-    loss = float(sum(packets[-1, :, most, 1].tolist()))
-    return Timeline(schedule, start, end, busy, sync_s), loss
+    sync_end_s, loss, peak = np.moveaxis(packets[:, :, most], -1, 0)
+    sync_s = np.maximum(0.0, sync_end_s.max(axis=1) - latest)
+    timeline = Timeline(schedule, start, end, busy, sync_s)
+    return Measured(timeline, float(sum(loss.ravel().tolist())), peak)

@@ -21,7 +21,7 @@ from hydraplan.executor.folder import run_folder
 from hydraplan.executor.groups import World, create_groups, inner_ranges
 from hydraplan.executor.launch import run_workers
 from hydraplan.executor.prepare import Job, prepare
-from hydraplan.executor.record import collect
+from hydraplan.executor.record import Measured, collect
 from hydraplan.executor.stage import build_stage
 from hydraplan.executor.step import Worker, run_batch
 from hydraplan.files.parquet import refuse_existing
@@ -37,7 +37,7 @@ from hydraplan.files.runfile import (
 )
 from hydraplan.kernels.attention import choose_kernel
 from hydraplan.kernels.packing import rank_layout
-from hydraplan.model import BatchPlan, Timeline
+from hydraplan.model import BatchPlan
 from hydraplan.version import __version__
 from hydraplan.views.console import note
 
@@ -98,20 +98,21 @@ def execute(
         return open_run(folder) if reports else None
 
 
-def set_up(world: World, job: Job, header: RunHeader | None = None) -> Worker:
+def set_up(world: World, job: Job, run: RunHeader | None = None) -> Worker:
     """Check that all workers were asked for the same run, create groups and weights."""
-    agree(world, _asked(job, header))
+    agree(world, _asked(job, run))
     placed = [batch.sequences.placed() for batch in job.batches]
     groups = create_groups(world, inner_ranges(placed), job.timeout_s)
     compute = getattr(torch, job.dtype)
-    stage = build_stage(job.header.model, job.layers, world.stage, job.seed, compute)
+    header, route = job.header, job.header.cost_model().route
+    stage = build_stage(header.model, header.layers, route, world.stage, job.seed, compute)
     kernel = choose_kernel(torch.device(DEVICE), compute)
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return Worker(groups, stage, kernel, local_size == os.environ.get("WORLD_SIZE"))
+    return Worker(groups, route, stage, kernel, local_size == os.environ.get("WORLD_SIZE"))
 
 
-def run_step(worker: Worker, job: Job, batch: BatchPlan) -> tuple[Timeline, float] | None:
-    """Forward and backward of one batch; op times and loss on rank 0, gradients on all."""
+def run_step(worker: Worker, job: Job, batch: BatchPlan) -> Measured | None:
+    """Forward and backward of one batch; what was measured on rank 0, gradients on all."""
     world = worker.groups.world
     placed = batch.sequences.placed()
     slots = [
@@ -119,7 +120,7 @@ def run_step(worker: Worker, job: Job, batch: BatchPlan) -> tuple[Timeline, floa
         for m in range(batch.num_microbatches)
     ]
     valid_tokens = count_labels(placed, batch.batch)
-    result = run_batch(worker, batch.schedule[world.stage], slots, valid_tokens)
+    result = run_batch(worker, job.steps[batch.batch][world.stage], slots, valid_tokens)
     return collect(world, batch.schedule, result)
 
 
@@ -138,14 +139,15 @@ def _train(world: World, job: Job, header: RunHeader, folder: Path) -> None:
             optimizer.zero_grad(set_to_none=True)
             measured = run_step(worker, job, batch)
             if measured is not None:
-                finished = _finished(step, batch, *measured)
+                finished = _finished(step, batch, measured)
                 with _signals_put_off():
                     record(finished)
                 note(f"step {step + 1}/{header.steps}: loss {finished.loss:.6g}")
             optimizer.step()
 
 
-def _finished(step: int, batch: BatchPlan, timeline: Timeline, loss: float) -> Step:
+def _finished(step: int, batch: BatchPlan, measured: Measured) -> Step:
+    timeline, loss, _ = measured
     if not math.isfinite(loss):
         raise RunFailed(
             f"the loss of step {step} (batch {batch.batch}) is {loss}",

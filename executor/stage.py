@@ -1,6 +1,19 @@
-"""One stage's part of the decoder: its layers, the embedding on the first, the loss on the last."""
+"""One stage's part of the decoder: its chunks of layers, and what lies at the ends of the route.
 
-from dataclasses import dataclass
+The chunk where the route begins embeds, the one where it ends makes the loss; on a v both are
+the first stage's. A backward pass finds gradients in two parts, on every stage alike:
+
+* with B: those of the chunk's input, which the chunk before waits for, and of the norms (a sum
+  over rows of what is at hand anyway);
+* with W: those of all linears, of the embedding and of the head, the head's only while the
+  logits of a microbatch are few enough to be kept (`decoder.LOSS_CHUNK_ELEMENTS`), else with B.
+
+Attention has no weights, so W never talks to another rank.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,37 +30,98 @@ from hydraplan.executor.decoder import (
     rotary_angles,
     weight_shapes,
 )
+from hydraplan.executor.split_linear import WeightGradients, Work, add_rows
+from hydraplan.route import NOWHERE, Route
+
+
+class Chunk(NamedTuple):
+    """Consecutive layers; `is_first` where the route begins, `is_last` where it ends."""
+
+    layers: range
+    is_first: bool
+    is_last: bool
+
+
+class Passed(NamedTuple):
+    """A forward pass to go back through: what went in, what came out (the loss, on the last)."""
+
+    input_TC: Tensor
+    output: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Weights of consecutive layers and the dtype activations have."""
+    """Weights of a stage's chunks and the dtype activations have."""
 
     model: ModelShape
-    layers: range
-    is_first: bool
-    is_last: bool
+    chunks: tuple[Chunk, ...]
     compute: torch.dtype
     weights: Weights
+    gradients: WeightGradients = field(default_factory=WeightGradients)
 
-    def forward(self, slot: Slot, received_TC: Tensor | None, attend: Attend) -> Tensor:
-        """Activations (T, C) for the next stage; on the last, the sum of losses (scalar)."""
-        x_TC = received_TC
-        if x_TC is None:
-            x_TC = embed(self.weights, slot.ids_T, self.compute)
+    def forward(self, chunk: int, slot: Slot, received_TC: Tensor | None, attend: Attend) -> Passed:
+        """Activations (T, C) for the next chunk; on the last, the sum of losses (scalar).
+
+        `received_TC` is None where the route begins. Whatever goes in asks for a gradient.
+        """
+        layers, _, is_last = self.chunks[chunk]
+        if received_TC is None:
+            with torch.no_grad():
+                received_TC = embed(self.weights, slot.ids_T, self.compute)
+        x_TC = input_TC = received_TC.detach().requires_grad_()
         rotary = rotary_angles(self.model, slot.positions_T, self.compute)
-        for layer in self.layers:
-            x_TC = decoder_layer(self.weights, layer, self.model, x_TC, rotary, attend)
-        return loss_sum(self.weights, x_TC, slot.labels_T) if self.is_last else x_TC
+        linear = self.gradients.linear
+        for layer in layers:
+            x_TC = decoder_layer(self.weights, layer, self.model, x_TC, rotary, attend, linear)
+        if is_last:
+            x_TC = loss_sum(self.weights, x_TC, slot.labels_T, linear)
+        return Passed(input_TC, x_TC)
+
+    def backward(
+        self, chunk: int, slot: Slot, passed: Passed, gradient: Tensor, put_off: bool
+    ) -> tuple[Tensor, list[Work]]:
+        """Gradient (T, C) of what went in, and, if `put_off`, the work that W has to do."""
+        gradients = self.gradients
+        gradients.are_put_off = put_off
+        torch.autograd.backward(passed.output, gradient)
+        found_TC = passed.input_TC.grad
+        assert found_TC is not None
+        if self.chunks[chunk].is_first:
+            gradients.do(partial(add_rows, self.weights["embedding"], slot.ids_T, found_TC))
+        return found_TC, gradients.take()
 
 
 def build_stage(
-    model: ModelShape, layers_per_stage: list[int], stage: int, seed: int, compute: torch.dtype
+    model: ModelShape,
+    layers: tuple[tuple[int, ...], ...],
+    route: Route,
+    stage: int,
+    seed: int,
+    compute: torch.dtype,
 ) -> Stage:
-    """The stage's weights, drawn from the seed; `layers_per_stage` has one entry a stage."""
-    start = sum(layers_per_stage[:stage])
-    layers = range(start, start + layers_per_stage[stage])
-    is_first, is_last = stage == 0, stage == len(layers_per_stage) - 1
-    shapes = weight_shapes(model, layers, is_first, is_last)
-    weights = initial_weights(shapes, seed, compute)
-    return Stage(model, layers, is_first, is_last, compute, weights)
+    """The stage's weights, drawn from the seed; `layers[stage][chunk]` counts decoder layers."""
+    chunks = tuple(
+        Chunk(held, bool(before == NOWHERE), bool(after == NOWHERE))
+        for held, before, after in zip(
+            layer_ranges(layers, route)[stage], route.before[stage], route.after[stage], strict=True
+        )
+    )
+    shapes: dict[str, tuple[int, ...]] = {}
+    for chunk in chunks:
+        shapes |= weight_shapes(model, *chunk)
+    return Stage(model, chunks, compute, initial_weights(shapes, seed, compute))
+
+
+def layer_ranges(layers: tuple[tuple[int, ...], ...], route: Route) -> list[list[range]]:
+    """Layers of every [stage][chunk], counted along the route from its only beginning."""
+    (at,), _ = route.ends()
+    ranges = [[range(0)] * route.num_chunks for _ in layers]
+    start = 0
+    while True:
+        stage, chunk = at
+        ranges[stage][chunk] = range(start, start + layers[stage][chunk])
+        start += layers[stage][chunk]
+        following = int(route.after[at])
+        if following == NOWHERE:
+            return ranges
+        at = divmod(following, route.num_chunks)

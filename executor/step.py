@@ -1,9 +1,13 @@
-"""One optimizer step of one worker: the op list of its stage, then the gradient sum.
+"""One optimizer step of one worker: the lowered list of its stage, then the gradient sum.
 
 Ops run in plan order, on every lane of a stage alike, slots without rows included, since
 attention meets the members of its groups in every layer. The loss is the sum over valid
 tokens divided by the valid tokens of the whole batch, so no microbatch, lane or degree is
 weighted by anything but its tokens; gradients of the lanes are summed, never averaged.
+
+Messages go where the list says and are waited for by the op that needs them; between two chunks
+of one stage tensors change hands without a message. What an op was the last to use is free once
+it is done.
 
 Measured times: start when an op's inputs are there, end when it is done, busy = CPU seconds
 of the worker's thread in between. What lies between end - start and busy is waiting: for
@@ -11,7 +15,8 @@ members of its groups, or for a core where ranks share one.
 """
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -22,11 +27,14 @@ from hydraplan.errors import RunFailed
 from hydraplan.executor.data import Slot
 from hydraplan.executor.decoder import Weights
 from hydraplan.executor.groups import Groups
+from hydraplan.executor.held import Held
 from hydraplan.executor.stage import Stage
 from hydraplan.executor.transport import Transport, reason
 from hydraplan.kernels.attention import AttentionKernel
 from hydraplan.kernels.nested import nested_attention
 from hydraplan.model import FloatArray, Op
+from hydraplan.planner.pipeline.lowering import Message, Step, incoming, lane_steps, outgoing
+from hydraplan.route import Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,7 @@ class Worker:
     """What a process holds from the first step to the last."""
 
     groups: Groups
+    route: Route
     stage: Stage
     kernel: AttentionKernel
     is_one_host: bool
@@ -44,80 +53,127 @@ class StepResult:
     """One worker's share of a step.
 
     `op_s`: start, end and busy seconds of every op, shape (ops, 3). `sync_end_s`: when its
-    gradients were summed. `loss`: its rows' part of the batch's loss (last stage only).
+    gradients were summed. `loss`: its rows' part of the batch's loss (where the route ends
+    only). `peak_live_tokens`: most tokens whose activations it held at once.
     """
 
     op_s: FloatArray
     sync_end_s: float
     loss: float
+    peak_live_tokens: float
 
 
 def run_batch(
-    worker: Worker, ops: tuple[Op, ...], slots: list[Slot], valid_tokens: int
+    worker: Worker, steps: Sequence[Step], slots: list[Slot], valid_tokens: int
 ) -> StepResult:
     """Forward and backward of one batch; leaves summed gradients in the stage's weights.
 
-    `slots` has one entry a microbatch, `valid_tokens` counts those of the whole batch.
+    `steps` is the lowered list of this stage, `slots` has one entry a microbatch,
+    `valid_tokens` counts those of the whole batch.
 
     Raises:
         RunFailed: A peer died or did not answer in time; the op is named.
     """
-    stage = worker.stage
-    rows = [slot.rows for slot in slots]
-    transport = Transport(worker.groups.world, ops, rows, stage.model.hidden_size, stage.compute)
-    live: dict[int, tuple[Tensor | None, Tensor]] = {}
-    op_s = np.zeros((len(ops), 3))
-    loss = 0.0
+    stage, rows = worker.stage, [slot.rows for slot in slots]
+    (steps,) = lane_steps((tuple(steps),), np.array(rows))
+    receives = [s.message for s in steps if s.kind == "receive" and s.message is not None]
+    transport = Transport(
+        worker.groups.world,
+        rows,
+        len(stage.chunks),
+        stage.model.hidden_size,
+        stage.compute,
+        iter(receives),
+    )
+    batch = _Batch(worker, slots, valid_tokens, transport, Held(rows, len(stage.chunks)))
+    op_s: list[tuple[float, float, float]] = []
     origin_s = _start_clock(worker.is_one_host)
-    for position, op in enumerate(ops):
-        m = op.microbatch
+    for step in steps:
+        if step.op is not None:
+            start_s, end_s, busy_s = batch.run(step.op)
+            op_s.append((start_s - origin_s, end_s - origin_s, min(busy_s, end_s - start_s)))
+            batch.held.measure()
+        elif step.kind == "send" and step.message is not None:
+            transport.send(step.message, batch.handed.pop(step.message))
+        else:
+            transport.post()
+    transport.finish()
+    assert not batch.handed
+    assert batch.held.tokens() == 0
+    _sum_gradients(stage.weights, worker.groups)
+    sync_end_s = time.perf_counter() - origin_s
+    return StepResult(np.array(op_s), sync_end_s, batch.loss, batch.held.peak_tokens)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Where a worker stands in a batch; `handed` waits to be sent, or for another chunk."""
+
+    worker: Worker
+    slots: list[Slot]
+    valid_tokens: int
+    transport: Transport
+    held: Held
+    handed: dict[Message, Tensor] = field(default_factory=dict)
+    loss: float = 0.0
+
+    def run(self, op: Op) -> tuple[float, float, float]:
+        """Do one op; start, end and busy seconds."""
+        world, route = self.worker.groups.world, self.worker.route
         try:
-            incoming = _incoming(transport, stage, op)
+            needed = self._arrived(incoming(world.stage, op, route))
             start_s, start_cpu_s = time.perf_counter(), time.thread_time()
-            if op.kind == "F":
-                outgoing = _forward(worker, slots[m], incoming)
-                live[m] = (incoming, outgoing)
-            else:
-                received, output = live.pop(m)
-                _backward(output, incoming, valid_tokens)
-                outgoing = output if received is None else received
+            made = self._done(op, needed)
             end_s, busy_s = time.perf_counter(), time.thread_time() - start_cpu_s
         except (RuntimeError, RunFailed) as error:
-            raise RunFailed(f"{op.kind} of microbatch {m}: {reason(error)}") from error
-        if op.kind == "F" and stage.is_last:
-            loss += float(outgoing.detach()) / valid_tokens
-        elif op.kind == "F":
-            transport.send("activation", m, outgoing)
-        elif not stage.is_first and rows[m]:
-            assert outgoing.grad is not None
-            transport.send("gradient", m, outgoing.grad)
-        op_s[position] = start_s - origin_s, end_s - origin_s, min(busy_s, end_s - start_s)
-    transport.finish()
-    _sum_gradients(stage.weights, worker.groups)
-    return StepResult(op_s, time.perf_counter() - origin_s, loss)
+            where = f", chunk {op.chunk}" if route.num_chunks > 1 else ""
+            what = f"{op.kind} of microbatch {op.microbatch}{where}"
+            raise RunFailed(f"{what}: {reason(error)}") from error
+        message = outgoing(world.stage, op, route)
+        if message is not None and (message.is_local or self.slots[op.microbatch].rows):
+            assert made is not None
+            self.handed[message] = made
+        return start_s, end_s, busy_s
 
-
-def _incoming(transport: Transport, stage: Stage, op: Op) -> Tensor | None:
-    """What an op waits for: activations before F, their gradient before BW."""
-    if op.kind == "F":
-        if stage.is_first:
+    def _arrived(self, message: Message | None) -> Tensor | None:
+        """What an op waits for: activations before F, their gradient before B and BW."""
+        if message is None:
             return None
-        return transport.receive("activation", op.microbatch).requires_grad_()
-    return None if stage.is_last else transport.receive("gradient", op.microbatch)
+        if message.is_local:
+            return self.handed.pop(message)
+        return self.transport.receive(message)
 
+    def _done(self, op: Op, incoming_TC: Tensor | None) -> Tensor | None:
+        """What an op hands on, if anybody waits for it."""
+        kind, m, chunk, _ = op
+        if kind == "F":
+            return self._forward(m, chunk, incoming_TC)
+        if kind == "W":
+            for work in self.held.waiting.pop((m, chunk)):
+                work()
+            return None
+        passed = self.held.passed.pop((m, chunk))
+        gradient = incoming_TC
+        if gradient is None:
+            gradient = torch.full_like(passed.output, 1 / self.valid_tokens)
+        found_TC, waiting = self.worker.stage.backward(
+            chunk, self.slots[m], passed, gradient, put_off=kind == "B"
+        )
+        if kind == "B":
+            self.held.waiting[m, chunk] = waiting
+        return found_TC
 
-def _forward(worker: Worker, slot: Slot, received_TC: Tensor | None) -> Tensor:
-    def attend(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor) -> Tensor:
-        return nested_attention(q_THD, k_TGD, v_TGD, slot.layout, worker.groups, worker.kernel)
+    def _forward(self, m: int, chunk: int, incoming_TC: Tensor | None) -> Tensor:
+        worker, slot = self.worker, self.slots[m]
 
-    return worker.stage.forward(slot, received_TC, attend)
+        def attend(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor) -> Tensor:
+            return nested_attention(q_THD, k_TGD, v_TGD, slot.layout, worker.groups, worker.kernel)
 
-
-def _backward(output: Tensor, gradient: Tensor | None, valid_tokens: int) -> None:
-    if gradient is None:
-        (output / valid_tokens).backward()
-    else:
-        torch.autograd.backward(output, gradient)
+        passed = worker.stage.forward(chunk, slot, incoming_TC, attend)
+        self.held.passed[m, chunk] = passed
+        if worker.stage.chunks[chunk].is_last:
+            self.loss += float(passed.output.detach()) / self.valid_tokens
+        return passed.output.detach()
 
 
 def _sum_gradients(weights: Weights, groups: Groups) -> None:

@@ -1,16 +1,19 @@
 """Activations and gradients between the stages of one lane: tagged and non-blocking.
 
-Shapes come from the plan (rows of the slot x hidden_size), so no shape ever travels. Both
-sides know when a slot has no rows, and then nothing is sent. Receives are posted a fixed
-window ahead in the order they will be consumed; a send is a rendezvous on gloo, so it is
-posted, its tensor kept alive, and waited for at the end of the batch.
+Messages go in the order of the lowered list. Shapes come from the plan (rows of the slot
+x hidden_size), so no shape ever travels, and none travels of a slot without rows. A receive is
+posted `RECEIVES_AHEAD` places before its own in the list, which tags make safe, so that data can
+come while a stage works. A send is a rendezvous on gloo and never says by itself that it is
+over, so its tensor is kept until `SENDS_AHEAD` later ones are posted, or to the end of the
+batch, and then waited for. That is never worse than to send blocking, and lowered lists are
+free of deadlock even then.
 """
 
 import re
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -18,107 +21,103 @@ from torch import Tensor
 
 from hydraplan.errors import RunFailed
 from hydraplan.executor.groups import World
-from hydraplan.model import Op
+from hydraplan.planner.pipeline.lowering import Message
 
 FIRST_TAG = 2**20
 """Tags below belong to the ring attention of the kernels."""
 
-RECEIVE_WINDOW = 4
-"""Receives posted ahead of their use. Any value is safe; more costs memory."""
+RECEIVES_AHEAD = 4
+"""Receives posted before their turn. Any number is safe; more cost memory."""
 
-Kind = Literal["activation", "gradient"]
-_TAG_OFFSET: dict[Kind, int] = {"activation": 0, "gradient": 1}
+SENDS_AHEAD = 4
+"""Sends that may be on their way when the list goes on. Any number is safe; more cost memory,
+fewer make a stage wait for one that lags behind."""
+
+NAMES = {"forward": "activation", "backward": "gradient"}
 
 
 @dataclass(slots=True)
 class Transport:
     """Messages of one batch on one process.
 
-    `rows[microbatch]` of this lane and `hidden_size` give each shape; `ops` is the op order
-    of this stage, which fixes the order of receives.
+    `rows[microbatch]` of this lane and `hidden_size` give each shape; `receives` are those of
+    the lowered list of this lane, in its order.
     """
 
     world: World
-    ops: tuple[Op, ...]
     rows: list[int]
+    num_chunks: int
     hidden_size: int
     dtype: torch.dtype
-    _waiting: Iterator[tuple[Kind, int]] = field(init=False)
-    _posted: deque[tuple[Kind, int, Tensor, dist.Work]] = field(init=False)
-    _sent: list[tuple[Kind, int, Tensor, dist.Work]] = field(init=False)
+    receives: Iterator[Message]
+    _posted: dict[Message, tuple[Tensor, dist.Work]] = field(default_factory=dict)
+    _sent: deque[tuple[Message, Tensor, dist.Work]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self._waiting = iter(self._receive_order())
-        self._posted = deque()
-        self._sent = []
-        for _ in range(RECEIVE_WINDOW):
-            self._post()
+        for _ in range(RECEIVES_AHEAD):
+            self.post()
 
-    def receive(self, kind: Kind, microbatch: int) -> Tensor:
-        """Wait for one message, shape (rows, hidden_size); empty if the slot has no rows."""
-        if self.rows[microbatch] == 0:
-            return torch.zeros(0, self.hidden_size, dtype=self.dtype)
-        *posted, buffer, work = self._posted.popleft()
-        assert posted == [kind, microbatch], (posted, kind, microbatch)
-        self._wait(work, f"{kind} of microbatch {microbatch} from", self._source(kind))
-        self._post()
+    def post(self) -> None:
+        """Make room for the next message; to be called at every receive of the list."""
+        message = next(self.receives, None)
+        if message is not None:
+            with self._named(message, "from", message.from_stage) as peer:
+                buffer = self._empty(message)
+                work = dist.irecv(buffer, peer, tag=self._tag(message))
+            assert work is not None
+            self._posted[message] = buffer, work
+
+    def receive(self, message: Message) -> Tensor:
+        """Wait for a posted message, shape (rows, hidden_size); empty if the slot has no rows."""
+        if not self.rows[message.microbatch]:
+            return self._empty(message)
+        buffer, work = self._posted.pop(message)
+        with self._named(message, "from", message.from_stage):
+            work.wait()
         return buffer
 
-    def send(self, kind: Kind, microbatch: int, tensor: Tensor) -> None:
-        """Post one message to the next (activation) or previous (gradient) stage."""
-        assert tensor.shape == (self.rows[microbatch], self.hidden_size), tensor.shape
-        if self.rows[microbatch] == 0:
-            return
-        tensor = tensor.detach().contiguous()
-        work = dist.isend(tensor, self._target(kind), tag=_tag(kind, microbatch))
+    def send(self, message: Message, tensor_TC: Tensor) -> None:
+        """Post one message, shape (rows, hidden_size)."""
+        shape = self.rows[message.microbatch], self.hidden_size
+        assert tensor_TC.shape == shape, (message, tensor_TC.shape)
+        tensor_TC = tensor_TC.contiguous()
+        with self._named(message, "to", message.to_stage) as peer:
+            work = dist.isend(tensor_TC, peer, tag=self._tag(message))
         assert work is not None
-        self._sent.append((kind, microbatch, tensor, work))
+        self._sent.append((message, tensor_TC, work))
+        self._let_go(SENDS_AHEAD)
 
     def finish(self) -> None:
         """Wait until every send of the batch has been received."""
-        assert not self._posted
-        for kind, microbatch, _, work in self._sent:
-            self._wait(work, f"{kind} of microbatch {microbatch} to", self._target(kind))
-        self._sent.clear()
+        assert not self._posted, list(self._posted)
+        self._let_go(0)
 
-    def _wait(self, work: dist.Work, what: str, peer: int) -> None:
+    def _let_go(self, most: int) -> None:
+        """Wait for the oldest sends until at most so many are on their way."""
+        while len(self._sent) > most:
+            message, _, work = self._sent.popleft()
+            with self._named(message, "to", message.to_stage):
+                work.wait()
+
+    @contextmanager
+    def _named(self, message: Message, preposition: str, stage: int) -> Iterator[int]:
+        """World rank of this lane on another stage; says what failed on the way there."""
+        peer = stage * self.world.ranks + self.world.lane
         try:
-            work.wait()
+            yield peer
         except RuntimeError as error:
-            raise RunFailed(f"{what} {self.world.describe(peer)}: {reason(error)}") from error
+            where = f" for chunk {message.to_chunk}" if self.num_chunks > 1 else ""
+            what = f"{NAMES[message.way]} of microbatch {message.microbatch}{where}"
+            named = f"{what} {preposition} {self.world.describe(peer)}"
+            raise RunFailed(f"{named}: {reason(error)}") from error
 
-    def _receive_order(self) -> list[tuple[Kind, int]]:
-        order: list[tuple[Kind, int]] = []
-        for op in self.ops:
-            if self.rows[op.microbatch] == 0:
-                continue
-            if op.kind == "F" and self.world.stage > 0:
-                order.append(("activation", op.microbatch))
-            elif op.kind == "BW" and self.world.stage < self.world.pp - 1:
-                order.append(("gradient", op.microbatch))
-        return order
+    def _empty(self, message: Message) -> Tensor:
+        return torch.empty(self.rows[message.microbatch], self.hidden_size, dtype=self.dtype)
 
-    def _post(self) -> None:
-        following = next(self._waiting, None)
-        if following is None:
-            return
-        kind, microbatch = following
-        buffer = torch.empty(self.rows[microbatch], self.hidden_size, dtype=self.dtype)
-        work = dist.irecv(buffer, self._source(kind), tag=_tag(kind, microbatch))
-        assert work is not None
-        self._posted.append((kind, microbatch, buffer, work))
-
-    def _source(self, kind: Kind) -> int:
-        """World rank that messages of a kind come from."""
-        return self.world.rank + self.world.ranks * (-1 if kind == "activation" else 1)
-
-    def _target(self, kind: Kind) -> int:
-        """World rank that messages of a kind go to."""
-        return self.world.rank + self.world.ranks * (1 if kind == "activation" else -1)
-
-
-def _tag(kind: Kind, microbatch: int) -> int:
-    return FIRST_TAG + 2 * microbatch + _TAG_OFFSET[kind]
+    def _tag(self, message: Message) -> int:
+        """A number no other message between the two stages has."""
+        slot = message.microbatch * self.num_chunks + message.to_chunk
+        return FIRST_TAG + 2 * slot + (message.way == "backward")
 
 
 def reason(error: Exception) -> str:

@@ -1,14 +1,16 @@
-"""Is this plan fit to run: every invariant holds, and no worker would wait for ever.
+"""Is this plan fit to run: every invariant holds, and its ops can be lowered to messages.
 
 Needs no torch, so that simulation and real execution ask the same questions.
 """
 
 from pathlib import Path
 
-from hydraplan.errors import InputError, InvalidPlan
+from hydraplan.errors import Infeasible, InputError, InvalidPlan
 from hydraplan.files.planfile import Plan, read_batch
 from hydraplan.invariants import check_plan
-from hydraplan.model import BatchPlan, Schedule
+from hydraplan.model import BatchPlan
+from hydraplan.planheader import PlanHeader
+from hydraplan.planner.pipeline.lowering import Steps, lower
 
 NEEDED_INVARIANTS = frozenset({"accounted", "degree", "inside", "schedule"})
 """Without these promises workers could wait for each other for ever."""
@@ -32,39 +34,21 @@ def read_valid_batch(plan: Plan, batch: int) -> BatchPlan:
     return found
 
 
-def check_runnable(path: Path, batch: BatchPlan) -> None:
-    """Refuse ops that real execution does not do, and op orders that can never finish."""
-    for stage, ops in enumerate(batch.schedule):
-        for op in ops:
-            if op.kind not in ("F", "BW") or op.chunk:
-                raise InputError(
-                    f"{path}, batch {batch.batch}: stage {stage} runs {op.kind} of chunk"
-                    f" {op.chunk}; real execution runs F and BW of one chunk",
-                    "plan with --pipeline 1f1b, or use execute --simulate",
-                )
-    stuck = stuck_stage(batch.schedule)
-    if stuck is not None:
-        raise InvalidPlan(
-            f"{path}, batch {batch.batch}: the op order of stage {stuck} waits for an op that"
-            " never comes"
+def lower_batch(path: Path, header: PlanHeader, batch: BatchPlan) -> Steps:
+    """What every stage does, messages included.
+
+    Raises:
+        InputError: Forwards are to run at the same time as backwards, or on two model copies.
+        InvalidPlan: The op order of some stage can never go on.
+    """
+    cost = header.cost_model()
+    if cost.route_name == "both" or any(op.joined for ops in batch.schedule for op in ops):
+        raise InputError(
+            f"{path}, batch {batch.batch}: pipeline {batch.pipeline} runs forwards and backwards"
+            " at the same time, which is simulated only",
+            "plan with another --pipeline, zb-v for one, or use execute --simulate",
         )
-
-
-def stuck_stage(schedule: Schedule) -> int | None:
-    """First stage that can never finish its F and BW ops in order, None if all can."""
-    position = [0] * len(schedule)
-    done: set[tuple[str, int, int]] = set()
-    last = len(schedule) - 1
-    moved = True
-    while moved:
-        moved = False
-        for stage, ops in enumerate(schedule):
-            while position[stage] < len(ops):
-                kind, microbatch, _, _ = ops[position[stage]]
-                neighbour = stage - 1 if kind == "F" else stage + 1
-                if 0 <= neighbour <= last and (kind, microbatch, neighbour) not in done:
-                    break
-                done.add((kind, microbatch, stage))
-                position[stage] += 1
-                moved = True
-    return next((s for s, ops in enumerate(schedule) if position[s] < len(ops)), None)
+    try:
+        return lower(batch.schedule, cost.route, batch.num_microbatches)
+    except Infeasible as error:
+        raise InvalidPlan(f"{path}, batch {batch.batch}: {error}") from None

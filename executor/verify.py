@@ -31,7 +31,9 @@ from hydraplan.executor.launch import run_workers, under_torchrun
 from hydraplan.executor.prepare import Job, prepare
 from hydraplan.executor.run import run_step, set_up
 from hydraplan.kernels.reference import reference_attention
+from hydraplan.metrics import peak_live_tokens as predicted_peak
 from hydraplan.model import FloatArray, Sequences
+from hydraplan.slots import slot_times
 
 LIMITS = {"float64": 1e-10, "float32": 2e-5}
 """Largest loss and gradient error that counts as equal, by compute dtype."""
@@ -46,6 +48,7 @@ Gradients = dict[str, FloatArray]
 class Verdict:
     """What `verify` says; errors are relative, to 1 where the reference is 0.
 
+    `peak_live_tokens`: most tokens whose activations a worker held, and what was predicted.
     `degrees` counts sequences by degree.
     """
 
@@ -57,7 +60,10 @@ class Verdict:
     limit: float
     dtype: str
     batch: int
+    pipeline: str
     num_sequences: int
+    peak_live_tokens: float
+    predicted_peak_live_tokens: float
     degrees: dict[int, int]
 
     @property
@@ -81,8 +87,10 @@ def verify(
     if under_torchrun():
         raise InputError("verify starts its own workers", "run it without torchrun")
     job = prepare(path, [batch], data=data, seed=seed, dtype=dtype, timeout_s=timeout_s)
-    loss, gradients = planned_gradients(job)
-    placed = job.batches[0].sequences.placed()
+    loss, peak_live_tokens, gradients = planned_gradients(job)
+    planned = job.batches[0]
+    placed = planned.sequences.placed()
+    slots = slot_times(job.header.cost_model(), placed, planned.num_microbatches)
     reference_loss, reference = reference_gradients(job, placed)
     errors = gradient_errors(gradients, reference)
     worst = max(errors, key=lambda name: errors[name])
@@ -96,13 +104,19 @@ def verify(
         limit=LIMITS[dtype],
         dtype=dtype,
         batch=batch,
+        pipeline=planned.pipeline,
         num_sequences=len(placed),
+        peak_live_tokens=float(peak_live_tokens.max()),
+        predicted_peak_live_tokens=predicted_peak(planned.schedule, slots.rows),
         degrees=dict(zip(sizes.tolist(), counts.tolist(), strict=True)),
     )
 
 
-def planned_gradients(job: Job) -> tuple[float, Gradients]:
-    """Loss and summed gradients of the job's first batch, from its workers."""
+def planned_gradients(job: Job) -> tuple[float, FloatArray, Gradients]:
+    """Loss, most tokens each worker held (stages, lanes), and summed gradients.
+
+    All of the job's first batch, from its workers.
+    """
     with tempfile.TemporaryDirectory(prefix="hydraplan-") as name:
         folder = Path(name)
 
@@ -110,7 +124,8 @@ def planned_gradients(job: Job) -> tuple[float, Gradients]:
             worker = set_up(world, job)
             measured = run_step(worker, job, job.batches[0])
             if measured is not None:
-                np.save(folder / "loss.npy", np.array(measured[1]), allow_pickle=False)
+                np.save(folder / "loss.npy", np.array(measured.loss), allow_pickle=False)
+                np.save(folder / "peak.npy", measured.peak_live_tokens, allow_pickle=False)
             if world.lane == 0:
                 for weight_name, weight in worker.stage.weights.items():
                     assert weight.grad is not None
@@ -120,11 +135,12 @@ def planned_gradients(job: Job) -> tuple[float, Gradients]:
         options = job.header.options
         run_workers(entry, options.pp, options.ranks, job.timeout_s)
         loss = float(np.load(folder / "loss.npy", allow_pickle=False))
+        peak_live_tokens = np.load(folder / "peak.npy", allow_pickle=False)
         gradients = {
             file.name.removesuffix(".grad.npy"): np.load(file, allow_pickle=False).astype(float)
             for file in sorted(folder.glob("*.grad.npy"))
         }
-    return loss, gradients
+    return loss, peak_live_tokens, gradients
 
 
 def reference_gradients(job: Job, placed: Sequences) -> tuple[float, Gradients]:

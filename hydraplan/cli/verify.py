@@ -42,8 +42,11 @@ def verify(
                 ["largest gradient error", f"{verdict.max_gradient_error:.2e}"],
                 ["in", verdict.worst_parameter],
                 ["limit", f"{verdict.limit:.0e}"],
+                ["peak live tokens", f"{verdict.peak_live_tokens:.10g}"],
+                ["predicted", f"{verdict.predicted_peak_live_tokens:.10g}"],
             ],
-            f"{plan}, batch {batch} in {dtype}: {verdict.num_sequences} sequences ({degrees})",
+            f"{plan}, batch {batch} in {dtype}, {verdict.pipeline}:"
+            f" {verdict.num_sequences} sequences ({degrees})",
         )
     if not verdict.is_within:
         raise RunFailed(

@@ -15,8 +15,10 @@ from hydraplan.executor.decoder import (
 )
 from hydraplan.executor.stage import build_stage
 from hydraplan.kernels.reference import reference_attention
+from hydraplan.route import route
 from tests.plans import tiny_model
 
+LOOP = route("loop", 2, 1)
 MODEL = tiny_model(num_heads=4, num_kv_heads=2)
 
 
@@ -27,7 +29,7 @@ def whole(dtype=torch.float64):
 
 def test_a_stage_holds_the_same_bits_as_the_whole_model():
     weights = whole(torch.float32)
-    stages = [build_stage(MODEL, [1, 1], s, 3, torch.float32) for s in range(2)]
+    stages = [build_stage(MODEL, ((1,), (1,)), LOOP, s, 3, torch.float32) for s in range(2)]
     held = [name for stage in stages for name in stage.weights]
     assert sorted(held) == sorted(weights)
     for stage in stages:

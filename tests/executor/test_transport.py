@@ -2,32 +2,48 @@ import pytest
 import torch
 
 from hydraplan.executor.groups import World
-from hydraplan.executor.transport import Transport
-from hydraplan.model import Op
+from hydraplan.executor.transport import RECEIVES_AHEAD, SENDS_AHEAD, Transport
+from hydraplan.planner.pipeline.lowering import Message
 from tests.processes import run_ranks
 
 
 @pytest.mark.dist
-def test_messages_arrive_whatever_the_order_and_slots_without_rows_send_none():
-    rows = [3, 0, 5, 1, 2, 4]
-    forward = [Op("F", m) for m in range(6)]
-    orders = (
-        (*forward, *(Op("BW", m) for m in (5, 0, 3, 1, 2, 4))),
-        (*(Op("F", m) for m in (4, 2, 5, 0, 1, 3)), *(Op("BW", m) for m in range(6))),
-    )
+def test_messages_of_two_chunks_and_both_ways_arrive_whatever_order_they_are_used_in():
+    """Two stages; rows by microbatch, four ways in turn, each used in pairs the wrong way round."""
+    rows = [3, 1, 5, 2, 4]
+    ways = (("forward", 0, 1), ("backward", 1, 0), ("forward", 1, 0), ("backward", 0, 1))
+    rounds = [
+        [Message(way, m, chunk, source, target) for m in range(5) for chunk in range(2)]
+        for way, source, target in ways
+    ]
+    assert len(rounds[0]) > max(RECEIVES_AHEAD, SENDS_AHEAD)
+
+    def value_of(message):
+        number = 100 * message.microbatch + 10 * message.to_chunk + (message.way == "forward")
+        return torch.full((rows[message.microbatch], 8), float(number))
 
     def worker(rank):
-        world = World(rank, pp=2, ranks=1)
-        transport = Transport(world, orders[rank], rows, 8, torch.float32)
+        coming = iter([m for made in rounds for m in made if m.to_stage == rank])
+        transport = Transport(World(rank, 2, 1), rows, 2, 8, torch.float32, coming)
         wrong = []
-        for kind, m, _ in orders[rank]:
-            mine = "activation" if kind == "F" else "gradient"
-            value = torch.full((rows[m], 8), 10.0 * m + (kind == "F"))
-            if (kind == "F") == (rank == 0):
-                transport.send(mine, m, value)
-            elif not torch.equal(transport.receive(mine, m), value):
-                wrong.append([kind, m])
+        for made in rounds:
+            if made[0].from_stage == rank:
+                for message in made:
+                    transport.send(message, value_of(message))
+                continue
+            for first, second in zip(made[::2], made[1::2], strict=True):
+                transport.post()
+                transport.post()
+                for message in (second, first):
+                    if not torch.equal(transport.receive(message), value_of(message)):
+                        wrong.append(message)
         transport.finish()
         return wrong
 
-    assert run_ranks(worker, 2) == [[], []]
+    assert run_ranks(worker, 2, timeout_s=20.0) == [[], []]
+
+
+def test_a_slot_without_rows_receives_nothing_and_still_has_a_shape():
+    transport = Transport(World(0, 2, 1), [3, 0], 1, 8, torch.float32, iter(()))
+    assert transport.receive(Message("backward", 1, 0, 1, 0)).shape == (0, 8)
+    transport.finish()

@@ -4,32 +4,33 @@ from pathlib import Path
 import pytest
 
 from hydraplan.errors import InputError, InvalidPlan
-from hydraplan.executor.valid import check_runnable, read_valid_batch, stuck_stage
+from hydraplan.executor.valid import lower_batch, read_valid_batch
 from hydraplan.files.planfile import open_plan, write_plan
 from hydraplan.model import Op
-from hydraplan.planner.pipeline.schedules import one_f_one_b
 from tests.builders import Place
 from tests.plans import batch_plan, batch_rows, plan_header, tiny_model
 
 
-@pytest.mark.parametrize("stages", [1, 2, 5])
-@pytest.mark.parametrize("microbatches", [1, 2, 7])
-def test_1f1b_always_finishes(stages, microbatches):
-    assert stuck_stage(one_f_one_b(stages, microbatches)) is None
+def batch_of(schedule, pipeline="by-hand"):
+    made = batch_plan(0, batch_rows([Place(5)]), 2, len(schedule))
+    return replace(made, schedule=schedule, pipeline=pipeline)
 
 
-def test_stages_that_wait_for_each_other_are_found():
+def test_stages_that_wait_for_each_other_are_refused():
     eager = (Op("F", 0), Op("BW", 0), Op("F", 1), Op("BW", 1))
     late = (Op("F", 0), Op("F", 1), Op("BW", 0), Op("BW", 1))
-    assert stuck_stage((eager, late)) == 0
-    assert stuck_stage((late, late)) is None
+    header = plan_header(tiny_model(), 2, 1, 1)
+    with pytest.raises(InvalidPlan, match="stage 0 waits for an op that never comes"):
+        lower_batch(Path("x.plan"), header, batch_of((eager, late)))
+    assert len(lower_batch(Path("x.plan"), header, batch_of((late, late)))) == 2
 
 
-def test_ops_that_real_execution_does_not_do_are_refused():
-    batch = batch_plan(0, batch_rows([Place(5)]), 1, 1)
-    for ops in ((Op("F", 0), Op("B", 0), Op("W", 0)), (Op("F", 0, 1), Op("BW", 0, 1))):
-        with pytest.raises(InputError, match="real execution runs F and BW of one chunk"):
-            check_runnable(Path("x.plan"), replace(batch, schedule=(ops,)))
+def test_a_forward_that_runs_with_a_backward_is_refused():
+    ops = (Op("F", 0), Op("F", 1, 0, True), Op("BW", 0), Op("BW", 1))
+    with pytest.raises(InputError, match="pipeline dualpipe-v runs .* is simulated only") as caught:
+        header = plan_header(tiny_model(), 1, 1, 1)
+        lower_batch(Path("x.plan"), header, batch_of((ops,), "dualpipe-v"))
+    assert "--simulate" in caught.value.hint
 
 
 def test_a_broken_plan_is_refused_with_its_broken_row(tmp_path):

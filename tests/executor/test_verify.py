@@ -97,7 +97,7 @@ def test_two_plans_of_one_batch_give_the_same_loss_and_gradients(tmp_path):
             timeout_s=TIMEOUT_S,
         )
         found.append(planned_gradients(job))
-    (loss, gradients), (other_loss, others) = found
+    (loss, _, gradients), (other_loss, _, others) = found
     assert abs(loss - other_loss) <= 1e-10 * loss
     assert max(gradient_errors(gradients, others).values()) <= 1e-10
 
@@ -136,10 +136,10 @@ def test_another_sequences_content_does_not_move_a_sequences_loss(tmp_path):
             slots = [load_slot(rank_layout(placed, 0, world.lane), placed, tokens)]
             hidden = torch.from_numpy(np.isin(slots[0].layout.sequence, [0, 2]))
             slots[0].labels_T[hidden] = -1
-            result = run_batch(worker, batch.schedule[world.stage], slots, 57)
+            result = run_batch(worker, job.steps[0][world.stage], slots, 57)
             measured = collect(world, batch.schedule, result)
             if measured is not None:
-                np.save(target, np.array(measured[1]))
+                np.save(target, np.array(measured.loss))
 
         run_workers(entry, 3, 2, TIMEOUT_S)
         return float(np.load(target))
@@ -186,7 +186,8 @@ def test_a_gradient_that_is_not_finite_is_the_worst_of_all(bad: float, where: st
 def test_a_verdict_on_what_is_not_finite_is_no() -> None:
     verdict = Verdict(
         loss=1.0, reference_loss=1.0, loss_error=0.0, max_gradient_error=np.inf,
-        worst_parameter="a", limit=1e-10, dtype="float64", batch=0, num_sequences=1, degrees={1: 1},
+        worst_parameter="a", limit=1e-10, dtype="float64", batch=0, pipeline="1f1b",
+        num_sequences=1, peak_live_tokens=1.0, predicted_peak_live_tokens=1.0, degrees={1: 1},
     )  # fmt: skip
     assert not verdict.is_within
     assert not replace(verdict, max_gradient_error=0.0, loss_error=np.nan).is_within

@@ -1,0 +1,36 @@
+"""What a worker holds of its microbatches between their ops, and how many tokens that is.
+
+Counted as `hydraplan.metrics.peak_live_tokens` predicts it, but from what is there: a forward
+pass that was not gone back through holds the rows of its slot, weight gradients that wait hold
+the share that B does not free. Either is divided by the chunks of a stage.
+"""
+
+from dataclasses import dataclass, field
+
+from hydraplan.executor.split_linear import Work
+from hydraplan.executor.stage import Passed
+from hydraplan.metrics import INPUT_GRADIENT_FREES
+
+Key = tuple[int, int]
+"""(microbatch, chunk)."""
+
+
+@dataclass(slots=True)
+class Held:
+    """Passes and waiting work of one batch; `rows[microbatch]` are those of this lane."""
+
+    rows: list[int]
+    num_chunks: int
+    passed: dict[Key, Passed] = field(default_factory=dict)
+    waiting: dict[Key, list[Work]] = field(default_factory=dict)
+    peak_tokens: float = 0.0
+
+    def tokens(self) -> float:
+        """Tokens whose activations are held now."""
+        whole = sum(self.rows[m] for m, _ in self.passed)
+        part = sum(self.rows[m] for m, _ in self.waiting)
+        return (whole + (1 - INPUT_GRADIENT_FREES) * part) / self.num_chunks
+
+    def measure(self) -> None:
+        """Note how much is held; called after every op."""
+        self.peak_tokens = max(self.peak_tokens, self.tokens())

@@ -1,0 +1,83 @@
+"""A linear whose weight gradient may wait: B finds the gradient of its input, W of its weight.
+
+`SplitLinear` multiplies as usual. In backward it hands on the gradient of its input and leaves
+the product that its weight's gradient takes to `WeightGradients`: done at once (BW), or put
+off until somebody asks for it (W). What is put off holds the rows that went in and the gradient
+of those that came out; everything else of the microbatch is free after B. No private part of
+autograd is used, and a weight's gradient is the same bits whether it waited or not, as long
+as the order of products is the same.
+
+Source: Zero Bubble splits the backward pass so; queueing the products as functions is ours.
+
+Shape letters: T rows, I features in, O features out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Work = Callable[[], None]
+
+
+@dataclass(slots=True)
+class WeightGradients:
+    """Work that weights wait for. `are_put_off`: a backward pass leaves it here for W."""
+
+    are_put_off: bool = False
+    _waiting: list[Work] = field(default_factory=list)
+
+    def do(self, work: Work) -> None:
+        """Add a share to some weight's gradient, now or later."""
+        if self.are_put_off:
+            self._waiting.append(work)
+        else:
+            work()
+
+    def take(self) -> list[Work]:
+        """What was put off since the last call, in the order backward met it."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    def linear(self, x_TI: Tensor, weight_IO: Tensor) -> Tensor:
+        """Rows times a weight that is cast to their precision, (T, I) to (T, O)."""
+        apply = cast(Any, SplitLinear.apply)  # torch does not type it
+        return cast(Tensor, apply(x_TI, weight_IO, self))
+
+
+class SplitLinear(torch.autograd.Function):
+    """The linear itself; its weight gets no gradient from autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TI: Tensor, weight_IO: Tensor, gradients: WeightGradients) -> Tensor:
+        """Multiply, and keep both factors."""
+        ctx.save_for_backward(x_TI, weight_IO)
+        ctx.gradients = gradients
+        return x_TI @ weight_IO.to(x_TI.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_TO: Tensor) -> tuple[Tensor, None, None]:
+        """Gradient of the input; that of the weight goes its own way."""
+        x_TI, weight_IO = ctx.saved_tensors
+        ctx.gradients.do(partial(add_product, weight_IO, x_TI, dy_TO))
+        return dy_TO @ weight_IO.to(dy_TO.dtype).T, None, None
+
+
+@torch.no_grad()
+def add_product(weight_IO: Tensor, x_TI: Tensor, dy_TO: Tensor) -> None:
+    """Add x^T dy to the gradient of a weight, in the weight's precision."""
+    product = (x_TI.T @ dy_TO).to(weight_IO.dtype)
+    weight_IO.grad = product if weight_IO.grad is None else weight_IO.grad.add_(product)
+
+
+@torch.no_grad()
+def add_rows(weight_VC: Tensor, ids_T: Tensor, dx_TC: Tensor) -> None:
+    """Add the gradients of embedded rows to those of the ids they came from."""
+    if weight_VC.grad is None:
+        weight_VC.grad = torch.zeros_like(weight_VC)
+    weight_VC.grad.index_add_(0, ids_T, dx_TC.to(weight_VC.dtype))
