@@ -21,6 +21,7 @@ from hydraplan.cli.demo import demo
 from hydraplan.cli.doctor import doctor
 from hydraplan.cli.execute import execute
 from hydraplan.cli.lengths import lengths
+from hydraplan.cli.pipeline import pipeline
 from hydraplan.cli.plan import plan
 from hydraplan.cli.profile import profile
 from hydraplan.cli.show import show
@@ -35,6 +36,7 @@ COMMANDS = (
     profile,
     plan,
     compare,
+    pipeline,
     show,
     validate,
     execute,

@@ -1,0 +1,193 @@
+"""`hydraplan pipeline`: one schedule by itself, on times that are the same everywhere."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from hydraplan.cli import options as o
+
+if TYPE_CHECKING:
+    from hydraplan.model import Schedule
+    from hydraplan.planner.pipeline.alone import StageTimes
+    from hydraplan.planner.pipeline.memory import Memory
+    from hydraplan.route import RouteName
+    from hydraplan.slots import SlotTimes
+
+MAX_TIME = 1e12
+"""Largest time that is taken; sums over all ops stay far from what floats can hold."""
+
+
+class Asked(NamedTuple):
+    """Size of what runs, and its op order where a file gives it."""
+
+    stages: int
+    microbatches: int
+    chunks: int
+    route: "RouteName"
+    schedule: "Schedule | None"
+
+
+def pipeline(
+    schedule: Annotated[
+        str, typer.Option("--schedule", help="Name of a schedule, or a PyTorch FILE.csv.")
+    ],
+    pp: Annotated[
+        int | None, typer.Option("--pp", min=1, help="Pipeline stages; a file tells its own.")
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option("--microbatches", min=1, help="Microbatches of a batch.")
+    ] = None,
+    chunks: Annotated[
+        int | None,
+        typer.Option(
+            "--chunks", min=1, help="Chunks of a stage.  [default: the schedule's; interleaved: 2]"
+        ),
+    ] = None,
+    forward: Annotated[
+        float, typer.Option("--forward", help="Time of a whole stage's forward, in any unit.")
+    ] = 1.0,
+    backward: Annotated[
+        float, typer.Option("--backward", help="Time of its input gradient alone.")
+    ] = 1.0,
+    weight: Annotated[float, typer.Option("--weight", help="Time of its weight gradient.")] = 1.0,
+    comm: Annotated[
+        float, typer.Option("--comm", help="From the end of an op until the next stage has it.")
+    ] = 0.0,
+    joined: Annotated[
+        float,
+        typer.Option(
+            "--joined", help="Time of a forward and a backward at once, over the sum of both."
+        ),
+    ] = 1.0,
+    memory_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--memory-limit",
+            help="Microbatch activations a stage may hold.  [default for planned orders: --pp;"
+            " zb-2p: twice that]",
+        ),
+    ] = None,
+    backward_frees: Annotated[
+        float, typer.Option("--backward-frees", help="Share of them that B frees, W the rest.")
+    ] = 0.5,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the op order as PyTorch CSV.")
+    ] = None,
+    force: o.Force = False,
+    json: o.Json = False,
+) -> None:
+    """Show what a schedule leaves idle and how much it holds, on equal stages and microbatches.
+
+    Example: hydraplan pipeline --schedule zb-h1 --pp 4 --microbatches 12
+    """
+    from hydraplan.errors import Infeasible
+    from hydraplan.files.parquet import refuse_existing
+    from hydraplan.files.pytorch_csv import compute_rows, write_csv
+    from hydraplan.planner.pipeline.alone import StageTimes, run_alone
+    from hydraplan.planner.pipeline.memory import even_memory
+    from hydraplan.route import route
+    from hydraplan.views import console
+    from hydraplan.views.pipeline_text import pipeline_object, print_pipeline
+
+    times = StageTimes(forward, backward, weight, comm, joined)
+    _check_numbers(times, memory_limit, backward_frees)
+    if output is not None:
+        refuse_existing(output, force)
+    asked = _asked(schedule, pp, microbatches, chunks)
+    planned_limit = asked.stages * (2.0 if schedule == "zb-2p" else 1.0)
+    limit = planned_limit if memory_limit is None else memory_limit
+    memory = even_memory(limit, asked.microbatches, backward_frees)
+    slots, ops = _order(schedule, asked, times, memory)
+    ran = run_alone(slots, ops, asked.route, memory)
+    peak = ran.figures["peak_memory"]
+    if memory_limit is not None and not memory.fits(peak):
+        raise Infeasible(
+            f"{schedule} holds {peak:.6g} microbatch activations on one stage, --memory-limit"
+            f" {memory_limit:.6g} allows fewer",
+            "raise the limit, or use --schedule zb-1p, which keeps to one",
+        )
+    if output is not None:
+        way = route(asked.route, asked.stages, asked.chunks)
+        write_csv(output, compute_rows(ops, way))
+    size = {"pp": asked.stages, "microbatches": asked.microbatches, "chunks": asked.chunks}
+    bounds = {"memory_limit": memory_limit, "backward_frees": backward_frees}
+    told = {"schedule": schedule, "mode": "simulated", **size, **times._asdict(), **bounds}
+    if json:
+        console.emit_json(pipeline_object(told, ran.figures))
+    else:
+        print_pipeline(told, ran.figures, ran.timeline)
+
+
+def _check_numbers(times: "StageTimes", memory_limit: float | None, frees: float) -> None:
+    """Refuse what is no time, no limit or no share."""
+    from hydraplan.errors import InputError
+
+    for name, value in times._asdict().items():
+        if not 0 <= value <= MAX_TIME:
+            raise InputError(f"--{name} {value} is not a number from 0 to {MAX_TIME:g}")
+    if not sum(times[:3]) > 0:
+        raise InputError("--forward, --backward and --weight are all 0", "give one a time above 0")
+    if not times.joined > 0:
+        raise InputError("--joined 0 leaves a forward and a backward no time", "1 is their sum")
+    if memory_limit is not None and not 0 < memory_limit <= MAX_TIME:
+        raise InputError(
+            f"--memory-limit {memory_limit} is not a number above 0 and up to {MAX_TIME:g}"
+        )
+    if not 0 <= frees <= 1:
+        raise InputError(f"--backward-frees {frees} is not a share from 0 to 1")
+
+
+def _asked(name: str, pp: int | None, microbatches: int | None, chunks: int | None) -> Asked:
+    """Size, route and, from a file, op order; refused before anything of that size is made."""
+    from hydraplan.errors import InputError
+    from hydraplan.files.pytorch_csv import read_csv
+    from hydraplan.planner.pipeline.planned import PLANNED
+    from hydraplan.planner.pipeline.schedules import SCHEDULES
+    from hydraplan.slots import MAX_STAGE_MICROBATCHES
+
+    given = {"pp": pp, "microbatches": microbatches, "chunks": chunks}
+    if name.lower().endswith(".csv"):
+        found = read_csv(Path(name))
+        holds = (len(found.schedule), found.num_microbatches, found.num_chunks)
+        for (option, value), held in zip(given.items(), holds, strict=True):
+            if value not in (None, held):
+                raise InputError(
+                    f"--{option} {value}, but {name} holds {held}", f"leave --{option} out"
+                )
+        return Asked(*holds, found.route, found.schedule)
+    if name not in SCHEDULES and name not in PLANNED:
+        names = ", ".join([*SCHEDULES, *PLANNED])
+        raise InputError(f"unknown schedule {name!r}", f"known: {names}, or a FILE.csv")
+    if pp is None or microbatches is None:
+        absent = "--pp" if pp is None else "--microbatches"
+        raise InputError(f"{absent} is missing, schedule {name} has none of its own")
+    has = SCHEDULES[name].chunks if name in SCHEDULES else 1 if name.startswith("zb-") else None
+    held = has or chunks or (2 if name == "interleaved" else 1)
+    if chunks not in (None, held):
+        raise InputError(f"--chunks {chunks}: {name} has {held} on every stage")
+    if pp * held * microbatches > MAX_STAGE_MICROBATCHES:
+        raise InputError(
+            f"{pp} stages x {held} chunks x {microbatches} microbatches are beyond"
+            f" {MAX_STAGE_MICROBATCHES}",
+            "take fewer of one of them",
+        )
+    way = SCHEDULES[name].route if name in SCHEDULES else "loop"
+    return Asked(pp, microbatches, held, way, None)
+
+
+def _order(
+    name: str, asked: Asked, times: "StageTimes", memory: "Memory"
+) -> "tuple[SlotTimes, Schedule]":
+    """The times of every op, and the op order: that of the file, of the name, or a planned one."""
+    from hydraplan.planner.pipeline.alone import slot_times_alone
+    from hydraplan.planner.pipeline.planned import PLANNED
+    from hydraplan.planner.pipeline.schedules import SCHEDULES
+
+    stages, count, chunks = asked.stages, asked.microbatches, asked.chunks
+    slots = slot_times_alone(times, asked.route, stages, chunks, count)
+    if asked.schedule is not None:
+        return slots, asked.schedule
+    if name in SCHEDULES:
+        return slots, SCHEDULES[name].make(stages, count, chunks)
+    return slots, PLANNED[name](slots, memory)

@@ -1,0 +1,34 @@
+"""One schedule by itself, as text with its chart and as JSON."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hydraplan.errors import printable
+from hydraplan.model import Timeline
+from hydraplan.views import console
+from hydraplan.views.gantt import gantt, legend
+
+
+def pipeline_object(told: Mapping[str, Any], figures: Mapping[str, float]) -> dict[str, object]:
+    """What was asked and what came out, for `--json`."""
+    return {**told, **figures}
+
+
+def print_pipeline(
+    told: Mapping[str, Any], figures: Mapping[str, float], timeline: Timeline
+) -> None:
+    """What was asked, a table of what came out, and the chart; times in the unit of the user."""
+    chunks = told["chunks"]
+    console.emit(
+        f"{printable(told['schedule'])}: {told['pp']} stages, {told['microbatches']} microbatches,"
+        f" {chunks} chunk{'s' * (chunks > 1)} a stage, simulated"
+    )
+    console.emit(
+        f"a stage takes forward {told['forward']:g}, backward {told['backward']:g}, weight"
+        f" {told['weight']:g}; comm {told['comm']:g}"
+    )
+    console.emit()
+    console.print_table(["figure", "value"], [list(figure) for figure in figures.items()])
+    console.emit(f"\nops of every stage:\n{legend(timeline.schedule)}")
+    start, end = ([stage[:, 0] for stage in side] for side in (timeline.start_s, timeline.end_s))
+    console.paint(gantt(timeline.schedule, start, end, unit=""))

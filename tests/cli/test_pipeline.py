@@ -1,0 +1,226 @@
+"""`pipeline`: published numbers through the command, files, and inputs that are wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hydraplan.cli.app import run
+from hydraplan.planner.pipeline.planned import PLANNED
+from hydraplan.planner.pipeline.schedules import SCHEDULES
+
+CASES = json.loads((Path(__file__).parents[1] / "data" / "published_bubbles.json").read_text())
+NAMES = {
+    "GPipe": "gpipe",
+    "1F1B": "1f1b",
+    "1F1B-I": "interleaved",
+    "ZB-H1": "zb-h1",
+    "ZB-H2": "zb-h2",
+    "ZB-1p": "zb-1p",
+    "ZB-2p": "zb-2p",
+    "ZB-V": "zb-v",
+    "DualPipe": "dualpipe",
+    "DualPipeV": "dualpipe-v",
+}
+FIGURES = {
+    "bubble_rate_longest_stage": "bubble_rate",
+    "idle_time_longest_stage": "idle",
+    "makespan": "makespan",
+    "makespan_minus_busy_max_over_ranks": "makespan_idle_max",
+}
+
+
+def arguments(case):
+    """The command line of a published case; times of a chunk become those of a whole stage."""
+    name = NAMES[case["schedule"]]
+    stages = case.get("p") or case["ranks"]
+    count = case.get("m") or case["m_total_both_directions"]
+    asked = {"schedule": name, "pp": stages, "microbatches": count}
+    times = case.get("times_per_stage") or case["times_per_chunk"]
+    passes = 2 if "times_per_chunk" in case and name != "dualpipe" else 1
+    backward = times.get("B", times.get("B_input"))
+    kinds = {"forward": times["F"], "backward": backward, "weight": times["W"]}
+    asked |= {kind: passes * time for kind, time in kinds.items()} | {"comm": times["comm"]}
+    if "F_and_B_overlapped" in times:
+        asked["joined"] = times["F_and_B_overlapped"] / sum(kinds.values())
+    if "times_per_stage" in case:
+        asked["chunks"] = case["v"]
+    if "memory" in case:
+        held = case["memory"]
+        asked["memory-limit"] = case["memory_limit_in_pMB"] * stages
+        asked["backward-frees"] = held["released_by_B"] / held["act_after_F"]
+    return [part for option, value in asked.items() for part in (f"--{option}", str(value))]
+
+
+def case_parameters():
+    for case in CASES["cases"]:
+        most = 500 if NAMES[case["schedule"]] in PLANNED else 2000
+        heavy = case.get("p", 1) * case.get("m", 1) > most
+        marks = [pytest.mark.slow] if heavy else []
+        yield pytest.param(case, id=f"{case['id']} ({case['source'].split(':')[0]})", marks=marks)
+
+
+def asked(capsys, *args):
+    code = run(["pipeline", *args])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    return out
+
+
+def refused(capsys, code, *args):
+    assert run(["pipeline", *args]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+@pytest.mark.parametrize("case", list(case_parameters()))
+def test_published_figures_come_out_of_the_command(case, capsys):
+    told = json.loads(asked(capsys, *arguments(case), "--json"))
+    assert next(iter(told)) == "schema_version"
+    value = told[FIGURES[case["metric"]]]
+    expected = case.get("expected_strict", case["expected"])
+    tolerance = case.get("tolerance_strict", case["tolerance"])
+    if case["compare"] == "le":
+        assert value <= expected + tolerance
+        assert told["peak_memory"] <= told["memory_limit"] * (1 + 1e-9)
+    else:
+        assert value == pytest.approx(expected, rel=0, abs=tolerance)
+
+
+def test_the_text_says_the_figures_and_draws_every_stage_within_80_columns(capsys):
+    out = asked(capsys, "--schedule", "zb-h1", "--pp", "4", "--microbatches", "12")
+    assert out.startswith("zb-h1: 4 stages, 12 microbatches, 1 chunk a stage, simulated\n")
+    for stage in range(4):
+        assert f"\n  {stage} F " in out
+    figures = ("bubble_rate", "span", "idle", "makespan", "makespan_idle_max", "peak_memory")
+    assert all(f"\n{figure} " in out for figure in figures)
+    chart = out[out.index("  0 F ") :]
+    assert max(map(len, chart.splitlines())) <= 80
+    assert "\x1b" not in out
+
+
+def test_the_chart_takes_colour_and_says_the_same(capsys, monkeypatch):
+    args = ("--schedule", "zb-h1", "--pp", "2", "--microbatches", "4")
+    plain = asked(capsys, *args)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = asked(capsys, *args)
+    assert "\x1b[3" in coloured
+    for code in ("34", "32", "33", "90", "0"):
+        coloured = coloured.replace(f"\x1b[{code}m", "")
+    assert coloured == plain
+
+
+@pytest.mark.parametrize("name", [*SCHEDULES, *(n for n in PLANNED if n != "exact")])
+@pytest.mark.parametrize(("stages", "count"), [(1, 1), (1, 5), (5, 1), (64, 3)])
+def test_any_number_of_stages_and_microbatches_runs(name, stages, count, capsys):
+    args = ["--schedule", name, "--pp", str(stages), "--microbatches", str(count)]
+    told = json.loads(asked(capsys, *args, "--json"))
+    assert told["span"] >= 3.0 * count - 1e-9
+    assert 0 <= told["bubble_rate"] < 1
+    assert 0 < told["peak_memory"] <= 2 * count
+
+
+def test_planned_orders_take_chunks_and_keep_to_the_limit(capsys):
+    args = ("--pp", "3", "--microbatches", "5", "--memory-limit", "3", "--json")
+    for name in ("portfolio", "auto", "exact"):
+        told = json.loads(asked(capsys, "--schedule", name, *args))
+        assert told["peak_memory"] <= 3
+        assert told["bubble_rate"] <= 0.2
+    told = json.loads(asked(capsys, "--schedule", "auto", "--chunks", "2", *args))
+    assert (told["chunks"], told["peak_memory"] <= 3) == (2, True)
+
+
+def test_times_that_are_zero_or_huge_give_finite_figures(capsys):
+    for times in (
+        ["--weight", "0"],
+        ["--forward", "0", "--backward", "0"],
+        ["--forward", "1e12", "--backward", "1e-300", "--weight", "0", "--comm", "1e12"],
+        ["--forward", "5e-324", "--backward", "0", "--weight", "0"],
+    ):
+        args = ["--schedule", "zb-h2", "--pp", "3", "--microbatches", "4", *times]
+        told = json.loads(asked(capsys, *args, "--json"))
+        assert all(told[name] is not None for name in ("bubble_rate", "span", "makespan"))
+        assert asked(capsys, *args)
+
+
+SIZE = ("--schedule", "1f1b", "--pp", "4", "--microbatches", "8")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((*SIZE, "--forward", "nan"), "--forward nan is not a number from 0 to 1e+12"),
+        ((*SIZE, "--weight", "-1"), "--weight -1.0 is not"),
+        ((*SIZE, "--backward", "inf"), "--backward inf is not"),
+        ((*SIZE, "--comm", "1e300"), "--comm 1e+300 is not"),
+        ((*SIZE, "--joined", "nan"), "--joined nan is not"),
+        ((*SIZE, "--joined", "0"), "--joined 0 leaves"),
+        ((*SIZE, "--forward", "0", "--backward", "0", "--weight", "0"), "are all 0"),
+        ((*SIZE, "--memory-limit", "0"), "--memory-limit 0.0 is not a number above 0"),
+        ((*SIZE, "--memory-limit", "nan"), "--memory-limit nan is not"),
+        ((*SIZE, "--backward-frees", "1.5"), "--backward-frees 1.5 is not a share from 0 to 1"),
+        ((*SIZE, "--backward-frees", "nan"), "--backward-frees nan is not"),
+        ((*SIZE, "--chunks", "2"), "--chunks 2: 1f1b has 1 on every stage"),
+        ((*SIZE[:4], "--microbatches", "0"), "--microbatches"),
+        ((*SIZE[:4], "--microbatches", "-3"), "--microbatches"),
+        ((*SIZE[:4], "--microbatches", "99999999999999999999"), "beyond 65536"),
+        ((*SIZE[:2], "--pp", "65537", "--microbatches", "1"), "beyond 65536"),
+        (("--schedule", "interleaved", *SIZE[2:], "--chunks", "99999"), "beyond 65536"),
+        (SIZE[:4], "--microbatches is missing"),
+        (("--schedule", "1f1b", "--microbatches", "4"), "--pp is missing"),
+        (("--schedule", "2f2b", *SIZE[2:]), "unknown schedule '2f2b'"),
+        (("--schedule", "none.csv"), "none.csv is not a file"),
+        (("--schedule", "", *SIZE[2:]), "unknown schedule ''"),
+    ],
+)
+def test_what_is_no_time_no_size_and_no_schedule_is_refused(args, said, capsys):
+    assert said in refused(capsys, 2, *args)
+
+
+def test_a_limit_that_the_schedule_does_not_keep_is_infeasible(capsys):
+    err = refused(capsys, 4, *SIZE, "--memory-limit", "3.5")
+    assert err.startswith("error: 1f1b holds 4 microbatch activations on one stage")
+    assert asked(capsys, *SIZE, "--memory-limit", "4")
+    err = refused(capsys, 4, "--schedule", "zb-1p", *SIZE[2:], "--memory-limit", "0.5")
+    assert "microbatch 0 alone" in err
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-v", "interleaved", "dualpipe-v"])
+def test_a_schedule_written_as_csv_gives_the_same_figures_when_it_is_read(
+    name, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    args = ["--schedule", name, "--pp", "3", "--microbatches", "6", "--weight", "0.7"]
+    told = json.loads(asked(capsys, *args, "-o", "x.csv", "--json"))
+    bytes_then = Path("x.csv").read_bytes()
+    args = ["--schedule", "x.csv", "--weight", "0.7"]
+    again = json.loads(asked(capsys, *args, "-o", "y.csv", "--json"))
+    assert again | {"schedule": name} == told
+    assert Path("y.csv").read_bytes() == bytes_then
+    assert "x.csv exists" in refused(capsys, 2, *args, "-o", "x.csv")
+    assert "--pp 4, but x.csv holds 3" in refused(capsys, 2, *args, "--pp", "4")
+    assert asked(capsys, *args, "--pp", "3", "--microbatches", "6", "-o", "x.csv", "--force")
+
+
+def test_two_models_on_a_stage_have_no_csv(tmp_path, capsys):
+    args = ("--schedule", "dualpipe", "--pp", "4", "--microbatches", "8")
+    err = refused(capsys, 2, *args, "-o", str(tmp_path / "x.csv"))
+    assert "two copies of the model" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_whose_rows_wait_for_each_other_is_named(tmp_path, capsys):
+    path = tmp_path / "x.csv"
+    path.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
+    err = refused(capsys, 4, "--schedule", str(path))
+    assert "waits for an op that never comes" in err
+
+
+def test_a_fault_in_a_file_is_told_with_row_and_column(tmp_path, capsys):
+    path = tmp_path / "x.csv"
+    path.write_text("0F0,0B0\n1F0,1B0x\n")
+    err = refused(capsys, 2, "--schedule", str(path))
+    assert "row 2, column 2: '1B0x' is not an action" in err
