@@ -245,16 +245,21 @@ class CostModel:
         )
 
     def sequence_s(
-        self, length_tokens: IntArray, ulysses_size: IntArray, ring_size: IntArray
+        self,
+        length_tokens: IntArray,
+        ulysses_size: IntArray,
+        ring_size: IntArray,
+        num_chunks: int | None = None,
     ) -> FloatArray:
         """Seconds each sequence adds to a member's ops, shape (3, stages, num_sequences).
 
-        Chunks are summed; rows are the mean L / d, fixed call times are not included.
+        The first `num_chunks` of each stage are summed, None for all; rows are the mean L / d,
+        fixed call times are not included.
         """
         attention = self.attention_s(length_tokens, ulysses_size, ring_size)
         rows = length_tokens / (ulysses_size * ring_size)
-        layers = np.array(self.layers, float).sum(axis=1)
-        times: FloatArray = self.row_s.sum(axis=2)[:, :, None] * rows
+        layers = np.array(self.layers, float)[:, :num_chunks].sum(axis=1)
+        times: FloatArray = self.row_s[..., :num_chunks].sum(axis=2)[:, :, None] * rows
         times[:2] += layers[None, :, None] * attention[:, None, :]
         return times
 

@@ -13,6 +13,7 @@ from hydraplan.cost import CostModel
 from hydraplan.costfit import CostFit
 from hydraplan.errors import InputError
 from hydraplan.layout import MAX_RANKS
+from hydraplan.route import RouteName
 from hydraplan.stages import check_tensor_parallel
 
 MIN_SPEED, MAX_SPEED = 1e-3, 1e3
@@ -32,6 +33,7 @@ class PlanOptions(Config):
     half as fast; None where all are nominal. `layers` "balanced" gives the stages with the
     embedding and the loss as many layers fewer as these cost, "even" does not.
     `microbatch_shape` "tapered" lets microbatches be light at both ends (`placement.taper`).
+    `chunks` of every stage, None for as many as the schedule has by itself.
     """
 
     pp: Count
@@ -54,6 +56,7 @@ class PlanOptions(Config):
     rank_speed: tuple[Speed, ...] | None = None
     layers: Literal["balanced", "even"] = "balanced"
     microbatch_shape: Literal["even", "tapered"] = "even"
+    chunks: Count | None = None
 
     @field_validator("min_degree")
     @classmethod
@@ -111,7 +114,8 @@ class PlanHeader(Config):
     """Footer of the three files of a plan.
 
     `cluster` is what an analytic profile was made from, None where costs were measured.
-    `layers[stage][chunk]` counts decoder layers. `lengths_digest` is
+    `layers[stage][chunk]` counts decoder layers, `route` is the way of the model through them.
+    `lengths_digest` is
     `hydraplan.files.lengths.digest` of the whole length file, `profile_digest` that of
     `read_profile`. `invariants` names what this strategy promises and `validate` checks.
     """
@@ -123,6 +127,7 @@ class PlanHeader(Config):
     cluster: Cluster | None
     fit: CostFit
     layers: tuple[tuple[int, ...], ...]
+    route: RouteName = "loop"
     profile_mode: Literal["measured", "analytic"]
     profile_digest: str
     lengths_digest: str
@@ -139,6 +144,8 @@ class PlanHeader(Config):
             raise ValueError(f"layers are not those of {self.options.pp} stages of equal chunks")
         if min(counts) < 1 or sum(counts) != self.model.num_layers:
             raise ValueError(f"layers do not add up to the {self.model.num_layers} of the model")
+        if self.route != "loop" and chunks != {2}:
+            raise ValueError(f"route {self.route} has two chunks a stage, layers have {chunks}")
         try:
             check_tensor_parallel(self.model, self.options.tp, self.fit.devices_per_node)
         except InputError as error:
@@ -149,5 +156,6 @@ class PlanHeader(Config):
         """The cost model this plan was made with."""
         o = self.options
         return CostModel(
-            self.fit, self.model, o.tp, o.pp, o.ranks, self.layers, o.engine, o.rank_speed
-        )
+            self.fit, self.model, o.tp, o.pp, o.ranks, self.layers, o.engine, o.rank_speed,
+            self.route,
+        )  # fmt: skip

@@ -37,6 +37,15 @@ class Route:
         """Chunks of a stage."""
         return int(self.before.shape[1])
 
+    def nodes(self) -> list[tuple[int, int]]:
+        """(stage, chunk) of every chunk in the order of the model, copy after copy."""
+        found = []
+        for node in np.flatnonzero(self.before == NOWHERE).tolist():
+            while node != NOWHERE:
+                found.append((node // self.num_chunks, node % self.num_chunks))
+                node = int(self.after.flat[node])
+        return found
+
     def ends(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(stage, chunk) where forward begins, and where it ends."""
         first, last = np.argwhere(self.before == NOWHERE), np.argwhere(self.after == NOWHERE)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from hydraplan.config import ModelShape
 from hydraplan.errors import InputError
+from hydraplan.route import RouteName, route
 
 
 def split_layers(
@@ -11,15 +12,18 @@ def split_layers(
     num_stages: int,
     num_chunks: int = 1,
     extra_layers: Sequence[float] | None = None,
+    route_name: RouteName = "loop",
 ) -> list[list[int]]:
     """Layers of every [stage][chunk], so that no part is costlier than whole layers make it.
 
     Every part gets a layer; each further one goes to the lightest part so far, among equals to
-    the one nearest the middle, since the ends hold the embedding and the loss. Our choice.
+    that of the lightest stage, then to the one nearest the middle, since the ends hold the
+    embedding and the loss. Our choice.
 
     Args:
         extra_layers: What each part holds besides, counted in layers, in the order of the model,
             (num_stages * num_chunks,); None for nothing, which splits evenly.
+        route_name: The way of the model through the parts, `loop` or `v`.
     """
     parts = num_stages * num_chunks
     if num_layers < parts:
@@ -27,13 +31,20 @@ def split_layers(
             f"{num_layers} layers cannot fill {num_stages} stages x {num_chunks} chunks",
             f"use --pp {num_layers // num_chunks} or fewer",
         )
-    counts, extra = [1] * parts, extra_layers or [0.0] * parts
+    nodes, extra = route(route_name, num_stages, num_chunks).nodes(), extra_layers or [0.0] * parts
+    counts, held = [1] * parts, [0.0] * num_stages
+    for (stage, _), more in zip(nodes, extra, strict=True):
+        held[stage] += 1 + more
+
+    def weight(i: int) -> tuple[float, float, int, int]:
+        return counts[i] + extra[i], held[nodes[i][0]], abs(2 * i - parts + 1), i
+
     for _ in range(num_layers - parts):
-        lightest = min(
-            range(parts), key=lambda i: (counts[i] + extra[i], abs(2 * i - parts + 1), i)
-        )
+        lightest = min(range(parts), key=weight)
         counts[lightest] += 1
-    return [[counts[c * num_stages + s] for c in range(num_chunks)] for s in range(num_stages)]
+        held[nodes[lightest][0]] += 1
+    found = dict(zip(nodes, counts, strict=True))
+    return [[found[s, c] for c in range(num_chunks)] for s in range(num_stages)]
 
 
 def check_tensor_parallel(model: ModelShape, tp: int, devices_per_node: int) -> None:

@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 
 from hydraplan.cost import CostModel
-from hydraplan.errors import Infeasible
+from hydraplan.errors import Infeasible, InputError
 from hydraplan.metrics import FIGURES, balance, displacement, shares, sizes
 from hydraplan.model import WINNERS, BatchPlan, FloatArray, Schedule, Sequences, Timeline
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.claims import row_claims, search_claims
 from hydraplan.planner.lower_bound import bound_s
 from hydraplan.planner.pipeline.order import ORDERS
+from hydraplan.planner.pipeline.schedules import layout_of
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.planner.placement.degrees import offered_levels
@@ -90,6 +91,16 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     ):
         if found not in known:
             yield f"{name} is {found!r}, not {' or '.join(known)}"
+    try:
+        route_name, chunks = layout_of(options.pipeline, options.chunks)
+    except InputError as error:
+        yield str(error)
+        return
+    if (header.route, len(header.layers[0])) != (route_name, chunks):
+        yield (
+            f"stages have {len(header.layers[0])} chunks on route {header.route}, those of"
+            f" {options.pipeline} have {chunks} on route {route_name}"
+        )
     try:
         computed, timeline = batch_figures(
             cost,

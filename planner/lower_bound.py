@@ -33,7 +33,10 @@ def bound_s(cost: CostModel, length_tokens: IntArray, cap_tokens: int) -> float:
             ops_s = cost.sequence_s(length[held], inner, outer)
             least_s = cost.least.sequence_s(length[held], inner, outer)
             work_s[..., held] = np.minimum(work_s[..., held], least_s * degree)
-            alone_s[..., held] = np.minimum(alone_s[..., held], ops_s)
+            first_s = ops_s
+            if cost.route.num_chunks > 1:
+                first_s = cost.sequence_s(length[held], inner, outer, num_chunks=1)
+            alone_s[..., held] = np.minimum(alone_s[..., held], first_s)
             there_and_back = ops_s[FORWARD].sum(axis=0) + ops_s[INPUT_GRADIENT].sum(axis=0)
             through_s[held] = np.minimum(through_s[held], there_and_back)
     return lower_bound_s(cost, work_s * count, alone_s, through_s)

@@ -1,8 +1,9 @@
 """Lengths and a profile in, a plan out: check, place batch by batch, order, score."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 
@@ -10,20 +11,21 @@ from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible, InputError
 from hydraplan.files.lengths import Lengths, digest
 from hydraplan.files.profilefile import Profile
-from hydraplan.model import PLACE_COLUMNS, BatchPlan, IntArray, Sequences
+from hydraplan.model import PLACE_COLUMNS, BatchPlan, FloatArray, IntArray, Schedule, Sequences
 from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.batches import Batches, cut_batches, open_batches
 from hydraplan.planner.figures import batch_figures, predicted
 from hydraplan.planner.forked import in_order
-from hydraplan.planner.pipeline.fast_run import profile_of
+from hydraplan.planner.pipeline.fast_run import one_lane_s, profile_of
 from hydraplan.planner.pipeline.order import ORDERS
-from hydraplan.planner.pipeline.schedules import SCHEDULES
+from hydraplan.planner.pipeline.schedules import SCHEDULES, layout_of, one_f_one_b
 from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.placement.window import microbatch_window
 from hydraplan.planner.placement.window_advice import window_advice
+from hydraplan.route import Route
 from hydraplan.slots import check_size, most_microbatches
 from hydraplan.stages import check_tensor_parallel, split_layers
 from hydraplan.version import __version__
@@ -78,6 +80,11 @@ def prepare(
     ):
         if name not in known:
             raise InputError(f"unknown {kind} {name!r}", f"known: {', '.join(known)}")
+    if options.pipeline in SCHEDULES and SCHEDULES[options.pipeline].simulated_only:
+        raise InputError(
+            f"schedule {options.pipeline} is simulated only, no plan can ask for it",
+            "see it with hydraplan pipeline, plan with zb-v for one",
+        )
     model = profile.header.model
     check_tensor_parallel(model, options.tp, profile.header.fit.devices_per_node)
     bounds = cut_batches(lengths.length_tokens, options, num_batches)
@@ -89,6 +96,7 @@ def prepare(
         cluster=profile.header.cluster,
         fit=profile.header.fit,
         layers=layers,
+        route=layout_of(options.pipeline, options.chunks)[0],
         profile_mode=profile.header.mode,
         profile_digest=profile.digest,
         lengths_digest=digest(lengths.length_tokens),
@@ -103,26 +111,28 @@ def prepare(
 def stage_layers(
     profile: Profile, options: PlanOptions, length_tokens: IntArray
 ) -> tuple[tuple[int, ...], ...]:
-    """Layers of every (stage, chunk), so that the stages cost about the same.
+    """Layers of every (stage, chunk), so that all of them cost about the same.
 
     What the ends hold besides, embedding and loss, is counted in layers at the file's mean cost
     of a token; sequences no degree can hold count as what the pool holds.
     """
     model, fit = profile.header.model, profile.header.fit
-    even = tuple(tuple(row) for row in split_layers(model.num_layers, options.pp))
-    if options.layers == "even" or options.pp == 1:
+    route_name, chunks = layout_of(options.pipeline, options.chunks)
+    split = partial(split_layers, model.num_layers, options.pp, chunks, route_name=route_name)
+    even = tuple(tuple(row) for row in split())
+    if options.layers == "even" or options.pp * chunks == 1:
         return even
-    cost = CostModel(fit, model, options.tp, options.pp, options.ranks, even)
+    cost = CostModel(fit, model, options.tp, options.pp, options.ranks, even, route_name=route_name)
     length = np.minimum(length_tokens, options.max_tokens_per_rank * options.ranks)
     one = np.ones_like(length)
     attention_s = float(cost.attention_s(length, one, one).sum()) / max(1, int(length.sum()))
-    row_s = cost.row_s.sum(axis=(0, 2))
-    layer_s = float((row_s / [sum(chunks) for chunks in even]).min())
+    row_s = cost.row_s.sum(axis=0)
+    layer_s = float((row_s / np.array(even)).min())
     extra = [
-        (s - sum(chunks) * layer_s) / (layer_s + attention_s)
-        for s, chunks in zip(row_s.tolist(), even, strict=True)
+        (float(row_s[part]) - even[part[0]][part[1]] * layer_s) / (layer_s + attention_s)
+        for part in cost.route.nodes()
     ]
-    return tuple(tuple(r) for r in split_layers(model.num_layers, options.pp, 1, extra))
+    return tuple(tuple(row) for row in split(extra_layers=extra))
 
 
 def plan_batch(cost: CostModel, options: PlanOptions, batch: int, rows: Sequences) -> BatchPlan:
@@ -160,6 +170,9 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
     check_size(cost.pp, cost.ranks, options.microbatches or -(-least // multiple) * multiple)
     offered = offered_levels(cost.ranks, options.min_degree, options.max_groups)
     table = cost_table(cost, open_rows.length_tokens, cap, offered)
+    make, chunks = SCHEDULES[options.pipeline].make, cost.route.num_chunks
+    schedule = cache(lambda stages, count: make(stages, count, chunks))
+    profile = profile_of(cost, open_rows.length_tokens)
     return Request(
         cost=cost,
         table=table,
@@ -173,9 +186,22 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
         first_row=int(rows.sequence_id[0]),
         orders=ORDERS if order == "auto" else (order,),
         tapered=options.microbatch_shape == "tapered",
-        schedule=lambda stages, count: SCHEDULES[options.pipeline].make(stages, count, 1),
-        profile=profile_of(cost, open_rows.length_tokens),
+        schedule=schedule,
+        profile=profile,
+        fill_slots=fill_slots(profile, schedule, cost.route),
     )
+
+
+def fill_slots(
+    profile: FloatArray, schedule: Callable[[int, int], Schedule], route: Route
+) -> float:
+    """Slots that filling and draining a pipeline costs: P - 1 with 1F1B, and what others save."""
+    stages = profile.shape[1]
+    even = np.ones((1, 2 * stages))
+    ran_s = one_lane_s(profile, even, schedule(stages, 2 * stages), route)
+    whole = profile.sum(axis=2, keepdims=True)
+    known_s = one_lane_s(whole, even, one_f_one_b(stages, 2 * stages))
+    return float(stages - 1 + (ran_s - known_s)[0])
 
 
 def finish(

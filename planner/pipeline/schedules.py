@@ -6,6 +6,7 @@ The table names those that need no costs. Orders made for given costs are in `pl
 from collections.abc import Callable
 from typing import NamedTuple
 
+from hydraplan.errors import InputError
 from hydraplan.model import Op, Schedule
 from hydraplan.planner.pipeline.dualpipe import dualpipe, dualpipe_v
 from hydraplan.planner.pipeline.interleaved import interleaved
@@ -92,6 +93,25 @@ def _put_off(num_stages: int, num_microbatches: int, pace: int) -> Schedule:
                 ops.append(Op("W", m - late))
         stages.append(tuple(ops))
     return tuple(stages)
+
+
+FREE_CHUNKS = 2
+"""Chunks of a stage where the schedule takes any number and nobody says how many."""
+
+
+def layout_of(name: str, asked: int | None) -> tuple[RouteName, int]:
+    """Route and chunks of a stage under a schedule; orders that are not in the table have one.
+
+    Raises:
+        InputError: The schedule cannot have so many chunks as are asked for.
+    """
+    pipeline = SCHEDULES.get(name, Pipeline(one_f_one_b))
+    if asked is not None and pipeline.chunks not in (None, asked):
+        raise InputError(
+            f"schedule {name} has {pipeline.chunks} chunk(s) a stage, not {asked}",
+            "leave --chunks out, or use interleaved",
+        )
+    return pipeline.route, asked or pipeline.chunks or FREE_CHUNKS
 
 
 SCHEDULES: dict[str, Pipeline] = {

@@ -28,7 +28,8 @@ class Request:
     rows may leave the order of the input (`planheader.PlanOptions`), `first_row` is the
     sequence_id of the first row of the batch, placed or not. `tapered` allows microbatches that
     are light at both ends. `schedule(stages, microbatches)`
-    gives the op order. `profile` is how a load is spread over ops (`fast_run.profile_of`).
+    gives the op order; filling and draining the pipeline costs `fill_slots` slots, those of 1F1B
+    P - 1. `profile` is how a load is spread over ops (`fast_run.profile_of`).
     """
 
     cost: CostModel
@@ -45,6 +46,7 @@ class Request:
     tapered: bool
     schedule: Callable[[int, int], Schedule]
     profile: FloatArray
+    fill_slots: float
 
     def sized(self, level: IntArray) -> Sized:
         """Exact costs of every sequence at its level, or at the next one that holds it.

@@ -176,7 +176,7 @@ def _filling(request: Request, start: Point, slack: float) -> Point:
     """The limit, and what it promises; `start` is the target without quantum."""
     table, target_s = request.table, start.target.load_target_s
     limit_s = (1 + slack) * max(target_s, table.floor_s)
-    promise_s = (start.num_microbatches + request.cost.pp - 1) * (limit_s + table.fixed_s)
+    promise_s = (start.num_microbatches + request.fill_slots) * (limit_s + table.fixed_s)
     can_balance = table.floor_s <= BALANCED * target_s
     return replace(
         start, promise_s=promise_s, theta=nan, eta=nan, can_balance=can_balance, slack=slack,
@@ -218,7 +218,7 @@ def _shape(request: Request, count: int, taper: float) -> FloatArray:
     schedule = request.schedule(cost.pp, count)
     return best_shape(
         tried[roomy], even.rank_work_s / cost.ranks, table.fixed_s,
-        lambda load_s: one_lane_s(request.profile, load_s, schedule),
+        lambda load_s: one_lane_s(request.profile, load_s, schedule, cost.route),
     )  # fmt: skip
 
 
@@ -229,7 +229,8 @@ def _tapered(request: Request, count: int, taper: float, shape: FloatArray, slac
     limit_s = (1 + slack) * max(target.load_target_s, table.floor_s)
     load_s = (limit_s * shape + table.fixed_s)[None]
     schedule = request.schedule(request.cost.pp, count)
-    promise_s = float(one_lane_s(request.profile, load_s, schedule)[0])
+    run_s = one_lane_s(request.profile, load_s, schedule, request.cost.route)
+    promise_s = float(run_s[0])
     return Point(promise_s, count, nan, nan, target, False, slack, limit_s, taper, shape)
 
 
@@ -238,7 +239,7 @@ def point_at(request: Request, guarded: Guard, count: int, theta: float, eta: fl
     cost, table = request.cost, request.table
     target = solve(table, guarded, cost.ranks * count, theta)
     slot_s = target.rank_work_s / (cost.ranks * count) + table.fixed_s
-    promise_s = (count + cost.pp - 1) * slot_s * (EVEN + THETA_PRICE * theta**2)
+    promise_s = (count + request.fill_slots) * slot_s * (EVEN + THETA_PRICE * theta**2)
     load_s = table.load_s[np.arange(len(target.level)), target.level]
     pieces = table.count * table.degrees[target.level]
     least = least_imbalance(load_s, pieces, table.fixed_s, cost.ranks * count)

@@ -61,7 +61,8 @@ def judged(request: Request, point: Point, placement: Placement) -> Trial:
     name = request.orders[0] if len(request.orders) == 1 else LONG
     order = microbatch_order(name if point.shape is None else "as-built", peak_s[None])
     schedule = request.schedule(request.cost.pp, len(peak_s))
-    estimate_s = float(one_lane_s(request.profile, peak_s[order][None], schedule)[0])
+    way = request.cost.route
+    estimate_s = float(one_lane_s(request.profile, peak_s[order][None], schedule, way)[0])
     imbalance = float(peak_s.max()) / (placement.mean_s + request.table.fixed_s)
     return Trial(point, placement, estimate_s, imbalance)
 

@@ -30,7 +30,8 @@ def one_by_one_s(cost: CostModel, length: IntArray, cap: int) -> float:
                 ops_s = cost.sequence_s(one, *shape)[..., 0]
                 least_s = cost.least.sequence_s(one, *shape)[..., 0]
                 work_s[..., i] = np.minimum(work_s[..., i], least_s * degree)
-                alone_s[..., i] = np.minimum(alone_s[..., i], ops_s)
+                first_s = cost.sequence_s(one, *shape, num_chunks=1)[..., 0]
+                alone_s[..., i] = np.minimum(alone_s[..., i], first_s)
                 way_s = ops_s[FORWARD].sum() + ops_s[INPUT_GRADIENT].sum()
                 through_s[i] = min(through_s[i], way_s)
     return lower_bound_s(cost, work_s, alone_s, through_s)
