@@ -1,7 +1,7 @@
 """One lane that stands for all: what order planners work on, since the op order is one for all.
 
-Each microbatch is as long on each stage and chunk as its busiest lane there; lanes wait for each
-other in groups, so that lane decides. What comes out is scored on all lanes.
+Lanes that wait for each other in groups are as slow as the busiest of them; lanes that do not are
+better described by their mean. What comes out of either is scored on all lanes.
 
 Source: ours.
 """
@@ -24,6 +24,15 @@ def one_lane(slots: SlotTimes) -> SlotTimes:
         rows=np.maximum(1, slots.rows.max(axis=0, keepdims=True)),
         component=np.zeros((1, count), np.int64),
         boundary_s=slots.boundary_s.max(axis=0, keepdims=True),
+    )
+
+
+def mean_lane(slots: SlotTimes) -> SlotTimes:
+    """As `one_lane`, with the mean over lanes as times."""
+    return replace(
+        one_lane(slots),
+        op_s=slots.op_s.mean(axis=3, keepdims=True),
+        boundary_s=slots.boundary_s.mean(axis=0, keepdims=True),
     )
 
 

@@ -4,7 +4,7 @@ List scheduling makes an order a rule in a fraction of a millisecond. Every orde
 through on all noise scenarios at once, the same draws for all: one scenario without noise, the
 others with jitter on every op and one stage slower than planned. The few best by half the
 noise-free time and half the mean of the others are run on all lanes without noise; the fastest
-there is returned.
+there is returned. One lane stands for all: once their busiest, once their mean.
 
 Source: ours; Conductor names a strong heuristic to clone, not this one.
 """
@@ -15,7 +15,6 @@ from typing import cast
 
 import numpy as np
 
-from hydraplan.errors import Infeasible
 from hydraplan.metrics import shares
 from hydraplan.model import FloatArray, IntArray, Op, OpKind, Schedule
 from hydraplan.planner.compiled import compiled
@@ -28,7 +27,7 @@ from hydraplan.planner.pipeline.list_schedule import (
     list_schedule,
 )
 from hydraplan.planner.pipeline.memory import Memory
-from hydraplan.planner.pipeline.one_lane import one_lane
+from hydraplan.planner.pipeline.one_lane import mean_lane, one_lane
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.route import Route
 from hydraplan.route import route as named
@@ -38,7 +37,7 @@ SCENARIOS = 8
 JITTER, STRAGGLER = 0.1, 1.2
 """Of the noise scenarios: spread (log-normal) of every op, slowness of the slow stage."""
 FINALISTS = 6
-"""Orders that are run on all lanes."""
+"""Orders of each lane that are run on all lanes."""
 WAITS = (
     (0.0, NEVER, NEVER),
     (0.0, NEVER, 0.5),
@@ -88,20 +87,21 @@ def portfolio(times: SlotTimes, memory: Memory) -> Schedule:
     """The fastest of the finalists; deterministic.
 
     Raises:
-        Infeasible: No rule finds an order within the limit.
+        Infeasible: Some microbatch alone is beyond the limit.
     """
-    found = scored_orders(one_lane(times), memory)
-    if not len(found.score_s):
-        raise Infeasible(
-            f"no op order within {memory.limit:g} live tokens a stage: the largest microbatch"
-            f" holds {memory.live.max():g}",
-            "allow more with --live-microbatches",
-        )
+    memory.check()
+    lanes = (one_lane,) if times.op_s.shape[3] == 1 else (one_lane, mean_lane)
+    finalists = [order for lane in lanes for order in _best(lane(times), memory)]
+    return min(finalists, key=lambda s: shares(simulate(times, s))["iteration_s"])
+
+
+def _best(lane: SlotTimes, memory: Memory) -> list[Schedule]:
+    """Different orders, best first."""
+    found = scored_orders(lane, memory)
     _, different = np.unique(found.score_s, axis=0, return_index=True)  # same order, same times
     merit = (found.score_s[:, 0] + found.score_s[:, 1:].mean(axis=1)) / 2
     best = sorted(different.tolist(), key=lambda i: (merit[i], i))[:FINALISTS]
-    finalists = [schedule_of(found, i, *times.op_s.shape[1:3]) for i in best]
-    return min(finalists, key=lambda s: shares(simulate(times, s))["iteration_s"])
+    return [schedule_of(found, i, *lane.op_s.shape[1:3]) for i in best]
 
 
 def scored_orders(lane: SlotTimes, memory: Memory) -> Orders:
