@@ -28,7 +28,14 @@ BatchTokens = Annotated[
 NumBatches = Annotated[
     str, typer.Option("--num-batches", help="Batches from the start of the file, or 'all'.")
 ]
-Pipeline = Annotated[str, typer.Option("--pipeline", help="Pipeline schedule: 1f1b.")]
+Pipeline = Annotated[
+    str,
+    typer.Option("--pipeline", help="Schedule: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v."),
+]
+Chunks = Annotated[
+    int | None,
+    typer.Option("--chunks", min=1, help="Chunks of a stage (interleaved).  [default: 2]"),
+]
 Microbatches = Annotated[
     str, typer.Option("--microbatches", help="Microbatches of a batch, or 'auto'.")
 ]
@@ -98,6 +105,7 @@ def read_inputs(
     num_batches: str,
     strategy: str,
     pipeline: str,
+    chunks: int | None,
     microbatches: str,
     microbatch_order: str | None,
     on_overlong: Literal["error", "skip", "truncate"],
@@ -138,6 +146,7 @@ def read_inputs(
             **size,
             strategy=strategy,
             pipeline=pipeline,
+            chunks=chunks,
             microbatches=_count(microbatches, "--microbatches", "auto"),
             microbatch_order=STRATEGIES[strategy].default_order
             if microbatch_order is None

@@ -29,6 +29,7 @@ def plan(
         ),
     ] = "hydra",
     pipeline: o.Pipeline = "1f1b",
+    chunks: o.Chunks = None,
     microbatches: o.Microbatches = "auto",
     microbatch_order: Annotated[
         str | None,
@@ -82,6 +83,7 @@ def plan(
         num_batches=num_batches,
         strategy=strategy,
         pipeline=pipeline,
+        chunks=chunks,
         microbatches=microbatches,
         microbatch_order=microbatch_order,
         on_overlong=on_overlong,
