@@ -113,15 +113,11 @@ def build_stage(
 
 
 def layer_ranges(layers: tuple[tuple[int, ...], ...], route: Route) -> list[list[range]]:
-    """Layers of every [stage][chunk], counted along the route from its only beginning."""
-    (at,), _ = route.ends()
-    ranges = [[range(0)] * route.num_chunks for _ in layers]
+    """Layers of every [stage][chunk], counted along the route; the model is there once."""
+    ranges = [[range(0) for _ in chunks] for chunks in layers]
     start = 0
-    while True:
-        stage, chunk = at
-        ranges[stage][chunk] = range(start, start + layers[stage][chunk])
-        start += layers[stage][chunk]
-        following = int(route.after[at])
-        if following == NOWHERE:
-            return ranges
-        at = divmod(following, route.num_chunks)
+    for stage, chunk in route.nodes():
+        end = start + layers[stage][chunk]
+        ranges[stage][chunk] = range(start, end)
+        start = end
+    return ranges

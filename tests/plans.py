@@ -1,6 +1,7 @@
 """Hand-made plan folders for tests: placements written down, everything else filled in."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ from hydraplan.config import ModelShape
 from hydraplan.costfit import CostFit, LinkFit, RateFit
 from hydraplan.files.planfile import write_plan
 from hydraplan.metrics import FIGURES
-from hydraplan.model import UNPLACED, BatchPlan, Search, Sequences
+from hydraplan.model import UNPLACED, BatchPlan, Schedule, Search, Sequences
 from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.pipeline.schedules import one_f_one_b
+from hydraplan.route import RouteName
 from hydraplan.stages import split_layers
 from hydraplan.version import __version__
 from tests.builders import Place, placed_sequences
@@ -139,13 +141,23 @@ def write_test_plan(
     model: ModelShape | None = None,
     lengths_digest: str = "0" * 64,
     num_microbatches: int | None = None,
+    make: Callable[[int, int], Schedule] = one_f_one_b,
+    num_chunks: int = 1,
+    route: RouteName = "loop",
 ) -> Path:
-    """Write a plan folder of hand-placed batches, numbered on from one to the next."""
-    start, made = 0, []
+    """Write a plan folder of hand-placed batches, numbered on from one to the next.
+
+    `make(stages, microbatches)` gives the op order.
+    """
+    model, start, made = model or tiny_model(), 0, []
     for index, places in enumerate(batches):
         count = num_microbatches or 1 + max(place.microbatch for place in places)
-        made.append(batch_plan(index, batch_rows(places, start), count, pp))
+        plain, ops = batch_plan(index, batch_rows(places, start), count, pp), make(pp, count)
+        when = tuple(np.zeros(len(stage)) for stage in ops)
+        made.append(replace(plain, schedule=ops, predicted_start_s=when, predicted_end_s=when))
         start += len(places)
-    header = plan_header(model or tiny_model(), pp, ranks, len(made), lengths_digest)
-    write_plan(path, header, made)
+    header = plan_header(model, pp, ranks, len(made), lengths_digest)
+    layers = split_layers(model.num_layers, pp, num_chunks, route_name=route)
+    cut = {"layers": tuple(tuple(stage) for stage in layers), "route": route}
+    write_plan(path, header.model_copy(update=cut), made)
     return path

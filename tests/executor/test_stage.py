@@ -1,0 +1,136 @@
+import pytest
+import torch
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+
+from hydraplan.executor import decoder
+from hydraplan.executor.data import generated_tokens, load_slot
+from hydraplan.executor.decoder import decoder_layer, rotary_angles
+from hydraplan.executor.stage import build_stage, layer_ranges
+from hydraplan.kernels.packing import rank_layout
+from hydraplan.kernels.reference import reference_attention
+from hydraplan.route import route
+from tests.builders import Place
+from tests.plans import batch_rows, tiny_model
+
+MODEL = tiny_model(8, 2, 8)
+
+
+def stage_of(name, layers, stage):
+    way = route(name, len(layers), len(layers[0]))
+    return build_stage(MODEL, layers, way, stage, 4, torch.float64)
+
+
+def slot_of(rows):
+    """One sequence on lane 0, or what lane 1 has of it."""
+    placed = batch_rows([Place(rows or 1)]).placed()
+    return load_slot(rank_layout(placed, 0, int(not rows)), placed, generated_tokens(1, 64))
+
+
+def random_rows(rows, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, 32, generator=generator, dtype=torch.float64)
+
+
+def test_layers_are_counted_along_the_route():
+    layers = ((1, 2), (3, 4))
+    assert layer_ranges(layers, route("loop", 2, 2)) == [
+        [range(0, 1), range(4, 6)],
+        [range(1, 4), range(6, 10)],
+    ]
+    assert layer_ranges(layers, route("v", 2, 2)) == [
+        [range(0, 1), range(8, 10)],
+        [range(1, 4), range(4, 8)],
+    ]
+
+
+def test_the_first_stage_of_a_v_embeds_and_makes_the_loss():
+    layers = ((2, 2), (1, 3))
+    first, last = (stage_of("v", layers, s) for s in range(2))
+    assert [chunk[1:] for chunk in first.chunks] == [(True, False), (False, True)]
+    assert {"embedding", "head", "final_norm", "layers.0.query", "layers.7.query"} < set(
+        first.weights
+    )
+    assert not {"embedding", "head"} & set(last.weights)
+    assert [chunk.layers for chunk in last.chunks] == [range(2, 3), range(3, 6)]
+
+
+def found_by(stage, chunk, slot, received, gradient, put_off):
+    """Output, gradient of the input, weights that have one after B, all gradients after W."""
+    passed = stage.forward(chunk, slot, received, reference_attention)
+    found, waiting = stage.backward(chunk, slot, passed, gradient, put_off)
+    early = {n for n, w in stage.weights.items() if w.grad is not None}
+    assert bool(waiting) == put_off
+    for work in waiting:
+        work()
+    return passed.output.detach(), found, early, {n: w.grad for n, w in stage.weights.items()}
+
+
+@pytest.mark.parametrize("rows", [0, 9])
+@pytest.mark.parametrize("chunk", [0, 1])
+def test_b_then_w_gives_the_bits_of_bw_on_the_stage_with_both_ends(rows, chunk):
+    slot, received = slot_of(rows), None if chunk == 0 else random_rows(rows)
+    gradient = random_rows(rows, 1) if chunk == 0 else torch.tensor(0.125, dtype=torch.float64)
+    split = found_by(stage_of("v", ((1, 2), (2, 3)), 0), chunk, slot, received, gradient, True)
+    fused = found_by(stage_of("v", ((1, 2), (2, 3)), 0), chunk, slot, received, gradient, False)
+    held = {n for n, g in fused[3].items() if g is not None}
+    assert fused[2] == held
+    assert split[2] == {n for n in held if n.endswith("norm")}
+    assert torch.equal(split[0], fused[0])
+    assert torch.equal(split[1], fused[1])
+    for name in held:
+        assert torch.equal(split[3][name], fused[3][name]), name
+
+
+def test_autograds_own_split_of_plain_linears_finds_the_same():
+    """PyTorch's I and W on the graph of a middle chunk, of which ours needs no private part."""
+    slot, received, gradient = slot_of(21), random_rows(21), random_rows(21, 1)
+    stage = stage_of("loop", ((2,), (3,), (3,)), 1)
+    _, found, _, ours = found_by(stage, 0, slot, received, gradient, True)
+    weights = {n: w.detach().clone().requires_grad_() for n, w in stage.weights.items()}
+    x = received.clone().requires_grad_()
+    out, rotary = x, rotary_angles(MODEL, slot.positions_T, torch.float64)
+    for layer in range(2, 5):
+        out = decoder_layer(weights, layer, MODEL, out, rotary, reference_attention)
+    (theirs,), groups = stage_backward_input([out], [gradient], [x], iter(weights.values()))
+    torch.testing.assert_close(found, theirs, rtol=1e-12, atol=1e-14)
+    stage_backward_weight(iter(weights.values()), groups)
+    for name, weight in weights.items():
+        torch.testing.assert_close(ours[name], weight.grad, rtol=1e-12, atol=1e-13)
+
+
+def test_the_heads_weight_waits_only_while_all_logits_are_kept(monkeypatch):
+    slot, received = slot_of(9), random_rows(9)
+    gradient = torch.tensor(1.0, dtype=torch.float64)
+    found = []
+    for limit in (64 * 4, 64 * 9):
+        monkeypatch.setattr(decoder, "LOSS_CHUNK_ELEMENTS", limit)
+        stage = stage_of("loop", ((2,), (6,)), 1)
+        *_, early, gradients = found_by(stage, 0, slot, received, gradient, True)
+        found.append(gradients)
+        assert ("head" in early) == (limit < 64 * 9)
+    for name in found[0]:
+        torch.testing.assert_close(found[0][name], found[1][name], rtol=1e-12, atol=1e-14)
+
+
+def test_b_frees_a_share_of_what_f_keeps_and_w_the_rest():
+    """Bytes of all tensors but weights: what autograd saved against what waits."""
+    slot, stage = slot_of(40), stage_of("loop", ((2,), (3,), (3,)), 1)
+    weights = {w.untyped_storage().data_ptr() for w in stage.weights.values()}
+
+    def size(tensors):
+        storages = [t.untyped_storage() for t in tensors]
+        return sum(
+            {s.data_ptr(): s.nbytes() for s in storages if s.data_ptr() not in weights}.values()
+        )
+
+    saved = []
+
+    def keep(tensor):
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        passed = stage.forward(0, slot, random_rows(40), reference_attention)
+    _, waiting = stage.backward(0, slot, passed, random_rows(40, 1), True)
+    held = size([t for work in waiting for t in work.args[1:]])
+    assert 1 - held / size(saved) == pytest.approx(0.25, abs=0.05)
