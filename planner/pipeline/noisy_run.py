@@ -92,12 +92,12 @@ def noisy_run(
         slots = replace(slots, component=np.zeros_like(slots.component))
     plain = run_ops(load_of(slots), schedule, way_of(slots))
     nominal_s = float(_iteration_s(slots, schedule, plain)[0])
-    found = []
+    planned_s, found = _planned_s(slots, schedule), []
     for block in _blocks(slots, trials if noise.active else 1):
         draws = draw(noise, shape_of(slots, node_ranks), nominal_s, block, seed, step)
         load, lost_s = noisy_load(slots, draws), np.zeros(len(draws.spells.speed))
         times = run_ops(load, schedule, way_of(slots), draws.spells, lost_s)
-        parts = _causes(slots, schedule, draws, load, times, lost_s)
+        parts = _causes(slots, schedule, planned_s, draws, load, times, lost_s)
         without = {
             name: trial_s(slots, schedule, draws.without(name))
             if noise.without(name).active
@@ -187,6 +187,7 @@ def _iteration_s(
 def _causes(
     slots: SlotTimes,
     schedule: Schedule,
+    planned_s: FloatArray,
     draws: Draws,
     load: Load,
     times: OpTimes,
@@ -195,19 +196,18 @@ def _causes(
     """Mean over ranks of the seconds each cause takes, (trials,)."""
     num_stages, lanes = len(schedule), slots.rows.shape[0]
     ranks = num_stages * lanes
-    way, plain = way_of(slots), load_of(slots)
+    way, planned_way_s = way_of(slots), _tiled(load_of(slots).travel_s, draws.trials)[0, 0]
     totals = np.zeros((4, draws.trials * lanes))
     _waits(
         *op_arrays(schedule), way.before, way.after, load.travel_s,
-        _tiled(plain.travel_s, draws.trials)[0, 0], times, totals,
+        planned_way_s, times, totals,
     )  # fmt: skip
     waited, on_way, planned_way, busy = totals.reshape(4, draws.trials, lanes).sum(axis=2) / ranks
     lane_end_s, stage_end_s = _stage_end_s(schedule, times, lanes)
     sync_s = slots.grad_sync_s[:, None] * draws.sync
     total_s = (stage_end_s + sync_s).max(axis=0)
     end_s = lane_end_s.sum(axis=(0, 2)) / ranks
-    joined = _joined_share(slots, schedule)
-    own_s = plain.op_s * joined
+    own_s = planned_s
     added: dict[str, FloatArray] = {}
     compute_s = float(own_s.sum()) / ranks
     for name, factor in draws.op.items():
@@ -236,18 +236,17 @@ def _by_trial(array: FloatArray, trials: int) -> FloatArray:
     return result
 
 
-def _joined_share(slots: SlotTimes, schedule: Schedule) -> FloatArray | float:
-    """What an op takes over its time alone, (3, stages, chunks, microbatches, 1)."""
-    if slots.joined == 1.0:
-        return 1.0
+def _planned_s(slots: SlotTimes, schedule: Schedule) -> FloatArray:
+    """What the ops of the schedule take, those in pairs as such, shaped as `Load.op_s`."""
     _, stages, chunks, _, microbatches = slots.op_s.shape
-    share = np.ones((3, stages, chunks, microbatches, 1))
-    halves = {"F": (0,), "B": (1,), "W": (2,), "BW": (1, 2)}
+    share = np.zeros((3, stages, chunks, microbatches, 1))
+    halves = {"F": [0], "B": [1], "W": [2], "BW": [1, 2]}
     for s, ops in enumerate(schedule):
         for i, op in enumerate(ops):
-            if op.joined or (i > 0 and ops[i - 1].joined):
-                share[list(halves[op.kind]), s, op.chunk, op.microbatch] = slots.joined
-    return share
+            paired = op.joined or (i > 0 and ops[i - 1].joined)
+            share[halves[op.kind], s, op.chunk, op.microbatch] = slots.joined if paired else 1.0
+    planned_s: FloatArray = load_of(slots).op_s * share
+    return planned_s
 
 
 @compiled

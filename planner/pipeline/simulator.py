@@ -190,15 +190,19 @@ def _stretch(
     lost_s: FloatArray,
 ) -> None:
     """Lengthen the work of lanes that run into spells of theirs."""
-    num_lanes = len(begin_s)
+    offset = stage * len(begin_s)
+    if spells.first[offset] == spells.first[offset + len(begin_s)]:
+        return
     first = 0
-    while first < num_lanes:
-        latest = begin_s[first : stop[first]].max()
-        for lane in range(first, stop[first]):
-            low, high = spells.first[stage * num_lanes + lane : stage * num_lanes + lane + 2]
+    while first < len(begin_s):
+        end, latest = stop[first], begin_s[first]
+        for lane in range(first + 1, end):
+            latest = begin_s[lane] if begin_s[lane] > latest else latest
+        for lane in range(first, end):
+            low, high = spells.first[offset + lane], spells.first[offset + lane + 1]
             if low < high:
                 work_s[lane] = stretched_s(latest, work_s[lane], low, high, spells, lost_s)
-        first = stop[first]
+        first = end
 
 
 @compiled

@@ -80,9 +80,40 @@ def structures() -> dict[str, Any]:
     return found
 
 
+def noisy() -> dict[str, Any]:
+    """Trials under every kind of noise, joined passes and connected lanes among them."""
+    from hydraplan.planner.pipeline.noise import parse_noise  # noqa: PLC0415
+    from hydraplan.planner.pipeline.noisy_run import noisy_run  # noqa: PLC0415
+    from hydraplan.planner.pipeline.schedules import SCHEDULES  # noqa: PLC0415
+    from hydraplan.route import route  # noqa: PLC0415
+    from hydraplan.slots import SlotTimes  # noqa: PLC0415
+
+    found: dict[str, Any] = {}
+    everything = (
+        "jitter=0.3,straggler=1.4,moving=1.4,transient=2,heavytail=0.3,link=0.2,preempt=0.3"
+    )
+    for name in ("1f1b", "zb-v", "dualpipe"):
+        pipeline, rng = SCHEDULES[name], np.random.default_rng(5)
+        chunks, lanes, m = pipeline.chunks or 2, 3, 8
+        slots = SlotTimes(
+            op_s=rng.uniform(0.5, 2, (3, 4, chunks, lanes, m)),
+            rows=rng.integers(0, 5, (lanes, m)),
+            component=np.tile([[0], [0], [2]], m),
+            boundary_s=rng.uniform(0, 0.5, (lanes, m)),
+            grad_sync_s=rng.uniform(0, 1, 4),
+            route=route(pipeline.route, 4, chunks),
+            joined=0.8,
+        )
+        for text in ("none", everything):
+            run = noisy_run(slots, pipeline.make(4, m, chunks), parse_noise(text), trials=2)
+            lost_s = {cause: seconds.tolist() for cause, seconds in run.lost_s.items()}
+            found[f"{name} {text}"] = run.iteration_s.tolist(), lost_s
+    return found
+
+
 def results() -> dict[str, Any]:
     """Everything, as JSON holds it: floats to the last bit."""
-    return json.loads(json.dumps({"plans": plans(), "structures": structures()}))  # type: ignore[no-any-return]
+    return json.loads(json.dumps({"plans": plans(), "structures": structures(), "noisy": noisy()}))  # type: ignore[no-any-return]
 
 
 def main() -> None:
