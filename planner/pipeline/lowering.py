@@ -17,6 +17,7 @@ Source: pipelines commonly receive right before use, which gets stuck on ordered
 one order and how far a receive is put off are ours (`docs/deadlock.md`).
 """
 
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -26,6 +27,8 @@ from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.route import NOWHERE, Route
 from hydraplan.slots import SlotTimes
 
+Way = Literal["forward", "backward"]
+
 
 class Message(NamedTuple):
     """Activations (`forward`) or their gradient (`backward`) of one slot, on its way to a chunk.
@@ -34,7 +37,7 @@ class Message(NamedTuple):
     stage, so it is handed over, not sent.
     """
 
-    way: Literal["forward", "backward"]
+    way: Way
     microbatch: int
     to_chunk: int
     from_stage: int
@@ -60,25 +63,39 @@ Steps = tuple[tuple[Step, ...], ...]
 
 def incoming(stage: int, op: Op, route: Route) -> Message | None:
     """What an op waits for from another chunk; None for W and at the end it begins at."""
-    if op.kind == "W":
+    source = came_from(stage, op, route)
+    if source is None:
         return None
-    way: Literal["forward", "backward"] = "forward" if op.kind == "F" else "backward"
-    source = int((route.before if op.kind == "F" else route.after)[stage, op.chunk])
-    if source == NOWHERE:
-        return None
-    return Message(way, op.microbatch, op.chunk, source // route.num_chunks, stage)
+    return Message(_way(op), op.microbatch, op.chunk, source[0], stage)
 
 
 def outgoing(stage: int, op: Op, route: Route) -> Message | None:
     """What an op hands to another chunk; None for W and at the end it ends at."""
-    if op.kind == "W":
-        return None
-    way: Literal["forward", "backward"] = "forward" if op.kind == "F" else "backward"
-    target = int((route.after if op.kind == "F" else route.before)[stage, op.chunk])
+    before, after = _nodes(route)
+    target = NOWHERE if op.kind == "W" else (after if op.kind == "F" else before)[stage][op.chunk]
     if target == NOWHERE:
         return None
     to_stage, to_chunk = divmod(target, route.num_chunks)
-    return Message(way, op.microbatch, to_chunk, stage, to_stage)
+    return Message(_way(op), op.microbatch, to_chunk, stage, to_stage)
+
+
+def came_from(stage: int, op: Op, route: Route) -> tuple[int, int] | None:
+    """Stage and chunk of what an op waits for; None for W and at the end it begins at."""
+    before, after = _nodes(route)
+    source = NOWHERE if op.kind == "W" else (before if op.kind == "F" else after)[stage][op.chunk]
+    return None if source == NOWHERE else divmod(source, route.num_chunks)
+
+
+def _way(op: Op) -> Way:
+    return "forward" if op.kind == "F" else "backward"
+
+
+@lru_cache(maxsize=64)
+def _nodes(route: Route) -> tuple[list[list[int]], list[list[int]]]:
+    """The route as lists, which are faster to look one entry up in."""
+    before: list[list[int]] = route.before.tolist()
+    after: list[list[int]] = route.after.tolist()
+    return before, after
 
 
 def lower(schedule: Schedule, route: Route, num_microbatches: int) -> Steps:

@@ -3,8 +3,10 @@
 import random
 
 from hydraplan.model import Op, Schedule
-from hydraplan.planner.pipeline.lowering import incoming
+from hydraplan.planner.pipeline.lowering import came_from
 from hydraplan.route import RouteName, route
+
+Key = tuple[int, str, int, int]  # stage, kind, microbatch, chunk
 
 
 def random_order(
@@ -25,23 +27,31 @@ def random_order(
                     continue
                 backward = ("BW",) if rng.random() < 0.5 else ("B", "W")
                 waiting += [(stage, Op(kind, m, chunk)) for kind in ("F", *backward)]  # type: ignore[arg-type]
-    done: set[tuple[int, str, int, int]] = set()
+    missing: dict[Key, int] = {}
+    feeds: dict[Key, list[Key]] = {}
+    named = {key(stage, op): op for stage, op in waiting}
+    for stage, op in waiting:
+        m, chunk = op.microbatch, op.chunk
+        needed = [(stage, kind, m, chunk) for kind in {"F": "", "W": "B"}.get(op.kind, "F")]
+        source = came_from(stage, op, way)
+        if source is not None:
+            needed.append((source[0], "F" if op.kind == "F" else "B", m, source[1]))
+        missing[key(stage, op)] = len(needed)
+        for other in needed:
+            feeds.setdefault(other, []).append(key(stage, op))
+    ready = [name for name, count in missing.items() if count == 0]
     stages: list[list[Op]] = [[] for _ in range(num_stages)]
-    while waiting:
-        ready = []
-        for stage, op in waiting:
-            needs = {"F": [], "B": ["F"], "BW": ["F"], "W": ["B"]}[op.kind]
-            needed = [(stage, kind, op.microbatch, op.chunk) for kind in needs]
-            message = incoming(stage, op, way)
-            if message is not None:
-                ahead = way.before if op.kind == "F" else way.after
-                from_chunk = int(ahead[stage, op.chunk]) % num_chunks
-                kind = "F" if op.kind == "F" else "B"
-                needed.append((message.from_stage, kind, op.microbatch, from_chunk))
-            if all(need in done for need in needed):
-                ready.append((stage, op))
-        stage, op = rng.choice(ready)
-        waiting.remove((stage, op))
-        stages[stage].append(op)
-        done.add((stage, "B" if op.kind == "BW" else op.kind, op.microbatch, op.chunk))
+    while ready:
+        drawn = ready.pop(rng.randrange(len(ready)))
+        stages[drawn[0]].append(named[drawn])
+        for other in feeds.get(drawn, []):
+            missing[other] -= 1
+            if missing[other] == 0:
+                ready.append(other)
+    assert sum(map(len, stages)) == len(waiting)
     return tuple(tuple(ops) for ops in stages)
+
+
+def key(stage: int, op: Op) -> Key:
+    """An op by what it makes: BW as B."""
+    return stage, "B" if op.kind == "BW" else op.kind, op.microbatch, op.chunk
