@@ -34,3 +34,9 @@ def test_every_chunk_is_visited_once_and_the_way_back_is_the_way(
 )
 def test_where_the_ways_begin_and_end(name: RouteName, begins: list, ends: list) -> None:  # type: ignore[type-arg]
     assert route(name, 4, 2).ends() == (begins, ends)
+
+
+def test_the_chunks_in_the_order_of_the_model() -> None:
+    assert route("loop", 2, 2).nodes() == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert route("v", 2, 2).nodes() == [(0, 0), (1, 0), (1, 1), (0, 1)]
+    assert route("both", 2, 2).nodes() == [(0, 0), (1, 0), (1, 1), (0, 1)]

@@ -51,3 +51,14 @@ def test_the_stage_with_the_loss_gets_fewer_layers() -> None:
     assert split_layers(32, 8, 1, [0, 0, 0, 0, 0, 0, 0, 2.2]) == [
         [4], [4], [4], [5], [5], [4], [4], [2],
     ]  # fmt: skip
+
+
+def test_both_ends_of_a_v_lie_on_the_first_stage() -> None:
+    """Parts in the order of the model: down in chunk 0, up in chunk 1, the loss at the end."""
+    assert split_layers(10, 2, 2, [0, 0, 0, 2.5], "v") == [[3, 1], [3, 3]]
+    assert split_layers(10, 2, 2, [0, 0, 0, 2.5]) == [[3, 3], [3, 1]]
+
+
+def test_among_equal_parts_the_lightest_stage_gets_the_next_layer() -> None:
+    assert split_layers(10, 4, 2, None, "v") == [[1, 1], [1, 1], [2, 1], [2, 1]]
+    assert split_layers(12, 4, 2) == [[1, 2], [1, 2], [2, 1], [2, 1]]
