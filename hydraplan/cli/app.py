@@ -20,6 +20,7 @@ from hydraplan.cli.defaults import CONFIG_FILE, bind_environment, read_defaults
 from hydraplan.cli.demo import demo
 from hydraplan.cli.doctor import doctor
 from hydraplan.cli.execute import execute
+from hydraplan.cli.export import export
 from hydraplan.cli.lengths import lengths
 from hydraplan.cli.pipeline import pipeline
 from hydraplan.cli.plan import plan
@@ -41,6 +42,7 @@ COMMANDS = (
     validate,
     execute,
     verify,
+    export,
     doctor,
 )
 """In the order of `--help`; a new command adds its import above and a line here."""

@@ -30,9 +30,11 @@ from hydraplan.files.parquet import (
     read_rows,
     with_footer,
 )
-from hydraplan.files.planfile import Plan
+from hydraplan.files.planfile import Plan, open_plan, read_batch
+from hydraplan.files.trialsfile import TRIALS_SCHEMA, Trials, read_trials
+from hydraplan.invariants import check_plan
 from hydraplan.metrics import shares
-from hydraplan.model import Op, Timeline
+from hydraplan.model import BatchPlan, Op, Timeline
 from hydraplan.planheader import PlanHeader
 
 RUN_SCHEMA_VERSION: Final = 1
@@ -76,6 +78,7 @@ RUN_FILES = {
     "steps.parquet": STEPS_SCHEMA,
     "ops.parquet": OPS_SCHEMA,
     "decisions.parquet": DECISIONS_SCHEMA,
+    "trials.parquet": TRIALS_SCHEMA,
 }
 
 WAIT_PER_WRITE = 4.0
@@ -86,7 +89,11 @@ ROWS_OF_A_GROUP = 2**16
 
 
 class RunHeader(Config):
-    """Footer of the files of a run. `data` is the file ids came from, or "generated"."""
+    """Footer of the files of a run. `data` is the file ids came from, or "generated".
+
+    `noise` and `trials`: what a simulated run was drawn from, and how often; its steps and ops are
+    those of the first trial.
+    """
 
     schema_version: Literal[1] = RUN_SCHEMA_VERSION
     tool_version: str
@@ -100,6 +107,8 @@ class RunHeader(Config):
     seed: int
     learning_rate: float | None
     data: str
+    noise: str = "none"
+    trials: PositiveInt = 1
 
 
 class Step(NamedTuple):
@@ -114,11 +123,12 @@ class Step(NamedTuple):
 
 
 class Run(NamedTuple):
-    """An opened run folder and the rows of its steps."""
+    """An opened run folder, the rows of its steps, and the trials of a simulated one."""
 
     path: Path
     header: RunHeader
     steps: list[dict[str, Any]]
+    trials: Trials | None = None
 
 
 def plan_digest(plan: Plan) -> str:
@@ -202,7 +212,7 @@ def open_run(path: Path) -> Run:
         counts = min(row["batch"], row["tokens"] - row["valid_tokens"], row["valid_tokens"])
         if row["step"] != i or not finite or counts < 0 or row["iteration_s"] <= 0:
             raise InputError(f"{steps_path}: row {i} is not what a finished step {i} leaves: {row}")
-    return Run(path, header, steps)
+    return Run(path, header, steps, read_trials(path / "trials.parquet", header.trials))
 
 
 def read_timeline(run: Run, step: int) -> Timeline:
@@ -234,6 +244,31 @@ def read_timeline(run: Run, step: int) -> Timeline:
         syncs.append(float(columns["end_s"][sync].max() - columns["start_s"][sync].max()))
     start, end, busy = (tuple(stage[i] for stage in times) for i in range(3))
     return Timeline(tuple(schedule), start, end, busy, np.array(syncs))
+
+
+def plan_of(run: Run) -> Plan:
+    """The plan a run was made from: a folder of that name and content, beside the run or here."""
+    name = run.header.plan_name
+    for folder in (run.path.resolve().parent, Path()):
+        path = folder / Path(name).name
+        if path.is_dir():
+            plan = open_plan(path)
+            if plan_digest(plan) == run.header.plan_digest:
+                return plan
+    raise InputError(
+        f"the plan {name} of run {run.path} lies neither beside it nor in this folder, or is"
+        " another one by now",
+        "put the plan that ran beside the run; it knows what every rank held",
+    )
+
+
+def batch_of(run: Run, plan: Plan, step: int) -> BatchPlan:
+    """The batch of its plan that a step ran."""
+    batch = read_batch(plan, run.steps[step]["batch"])
+    broken = check_plan(plan.header, batch)
+    if broken:
+        raise InputError(f"the plan of run {run.path} is not valid: {broken[0]}")
+    return batch
 
 
 def _append(path: Path, rows: pa.Table) -> None:

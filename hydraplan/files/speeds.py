@@ -25,10 +25,8 @@ import pyarrow.parquet as pq
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from hydraplan.errors import InputError
 from hydraplan.files.parquet import DAMAGED, first_line
-from hydraplan.files.planfile import Plan, open_plan, read_batch
-from hydraplan.files.runfile import Run, open_run, plan_digest, read_timeline
-from hydraplan.invariants import check_plan
-from hydraplan.model import BatchPlan, FloatArray, Timeline
+from hydraplan.files.runfile import Run, batch_of, open_run, plan_of, read_timeline
+from hydraplan.model import FloatArray, Timeline
 from hydraplan.planheader import MAX_DIGITS, MAX_SPEED, MIN_SPEED
 from hydraplan.slots import SlotTimes, slot_times
 
@@ -203,13 +201,13 @@ def speeds_of_run(run: Run) -> list[float]:
     """
     if not run.steps:
         raise InputError(f"run {run.path} has no finished step", "let it finish one")
-    plan = _plan_of(run)
+    plan = plan_of(run)
     cost = replace(plan.header.cost_model(), rank_speed=None)
     first = 1 if len(run.steps) > 1 else 0
     slots: dict[int, SlotTimes] = {}
     ratios: list[list[FloatArray]] = [[] for _ in range(cost.pp)]
     for step in range(max(first, len(run.steps) - LATEST_STEPS), len(run.steps)):
-        batch = _batch_of(run, plan, step)
+        batch = batch_of(run, plan, step)
         if batch.batch not in slots:
             placed = batch.sequences.placed()
             slots[batch.batch] = slot_times(cost, placed, batch.num_microbatches)
@@ -248,27 +246,3 @@ def _middle(run: Run, ratios: FloatArray) -> FloatArray:
     if not (result > 0).all():
         raise InputError(f"run {run.path} measured no time of its own on some lane")
     return result
-
-
-def _plan_of(run: Run) -> Plan:
-    """The plan a run was made from: a folder of that name and content, beside the run or here."""
-    name = run.header.plan_name
-    for folder in (run.path.resolve().parent, Path()):
-        path = folder / Path(name).name
-        if path.is_dir():
-            plan = open_plan(path)
-            if plan_digest(plan) == run.header.plan_digest:
-                return plan
-    raise InputError(
-        f"the plan {name} of run {run.path} lies neither beside it nor in this folder, or is"
-        " another one by now",
-        "put the plan that ran beside the run; its predictions are what times are compared with",
-    )
-
-
-def _batch_of(run: Run, plan: Plan, step: int) -> BatchPlan:
-    batch = read_batch(plan, run.steps[step]["batch"])
-    broken = check_plan(plan.header, batch)
-    if broken:
-        raise InputError(f"the plan of run {run.path} is not valid: {broken[0]}")
-    return batch

@@ -1,0 +1,128 @@
+"""`hydraplan export`: a plan or a run in the formats of other tools."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import typer
+
+from hydraplan.cli import options as o
+
+if TYPE_CHECKING:
+    from hydraplan.model import IntArray, Timeline
+    from hydraplan.route import Route
+
+Format = Literal["chrome", "pytorch-csv", "megatron"]
+
+
+class Exported(NamedTuple):
+    """A batch of a plan or a step of a run: its ops with their times, and rows of its slots."""
+
+    timeline: "Timeline"
+    route: "Route"
+    rows: "IntArray"
+    about: dict[str, object]
+
+
+def export(
+    path: Annotated[Path, typer.Argument(help="Plan or run folder.")],
+    form: Annotated[Format, typer.Option("--format", help="Chrome trace, or PyTorch's schedule.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=0, help="Batch of a plan.  [default: the first]")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option("--step", min=0, help="Step of a run.  [default: the last]")
+    ] = None,
+    messages: Annotated[
+        bool,
+        typer.Option("--messages", help="In pytorch-csv, name every send and receive too."),
+    ] = False,
+    force: o.Force = False,
+) -> None:
+    """Write a batch of a plan, or a step of a run, for other tools.
+
+    Example: hydraplan export run.plan --format chrome -o trace.json
+    """
+    from hydraplan.errors import InputError
+    from hydraplan.files.chrome_trace import trace_events, write_trace
+    from hydraplan.files.parquet import refuse_existing
+    from hydraplan.files.pytorch_csv import compute_rows, write_csv
+    from hydraplan.planner.pipeline.lowering import lower
+    from hydraplan.planner.pipeline.pytorch_form import lowered_rows
+    from hydraplan.views import console
+
+    if form == "megatron":
+        raise InputError(
+            "Megatron-LM takes no op order, only the name of a schedule: nothing to export yet",
+            "use --format pytorch-csv or chrome",
+        )
+    if messages and form != "pytorch-csv":
+        raise InputError(f"--messages is of pytorch-csv, not of {form}", "leave --messages out")
+    refuse_existing(output, force)
+    found = _read(path, batch, step)
+    what = ", ".join(f"{name} {value}" for name, value in found.about.items())
+    if form == "chrome":
+        events = trace_events(found.timeline, found.route, found.rows)
+        number = write_trace(output, events, found.about)
+        console.emit(f"{output}: {number:,} events; {what}")
+        return
+    schedule, way = found.timeline.schedule, found.route
+    rows = compute_rows(schedule, way)
+    if messages:
+        rows = lowered_rows(lower(schedule, way, found.rows.shape[1]), way)
+    write_csv(output, rows)
+    console.emit(f"{output}: {sum(map(len, rows)):,} actions on {len(rows)} ranks; {what}")
+
+
+def _read(path: Path, batch: int | None, step: int | None) -> Exported:
+    from hydraplan.errors import InputError
+
+    is_run = (path / "steps.parquet").is_file()
+    if not is_run and not (path / "sequences.parquet").is_file():
+        raise InputError(
+            f"{path} is neither a plan nor a run folder",
+            "plans come from `hydraplan plan -o`, runs from `hydraplan execute -o`",
+        )
+    if (batch if is_run else step) is not None:
+        wrong, right = ("batch", "step") if is_run else ("step", "batch")
+        raise InputError(
+            f"--{wrong} names no part of a {'run' if is_run else 'plan'}", f"use --{right}"
+        )
+    return _read_run(path, step) if is_run else _read_plan(path, batch or 0)
+
+
+def _read_plan(path: Path, batch: int) -> Exported:
+    """A batch as its plan predicts it."""
+    from hydraplan.errors import InvalidPlan
+    from hydraplan.files.planfile import open_plan, read_batch
+    from hydraplan.invariants import check_plan
+    from hydraplan.planner.pipeline.simulator import simulate
+    from hydraplan.slots import slot_times
+
+    plan = open_plan(path)
+    found = read_batch(plan, batch)
+    if broken := check_plan(plan.header, found):
+        raise InvalidPlan(f"{path} is not valid: {broken[0]}", f"see hydraplan validate {path}")
+    cost = plan.header.cost_model()
+    slots = slot_times(cost, found.sequences.placed(), found.num_microbatches)
+    about: dict[str, object] = {"plan": path.name, "batch": batch, "mode": "simulated"}
+    return Exported(simulate(slots, found.schedule), cost.route, slots.rows, about)
+
+
+def _read_run(path: Path, step: int | None) -> Exported:
+    """A step as it was measured or simulated; its plan tells which slots hold rows."""
+    from hydraplan.errors import InputError
+    from hydraplan.files.runfile import batch_of, open_run, plan_of, read_timeline
+    from hydraplan.slots import slot_times
+
+    run = open_run(path)
+    if not run.steps:
+        raise InputError(f"run {path} has no finished step", "let it finish one")
+    step = len(run.steps) - 1 if step is None else step
+    if step >= len(run.steps):
+        raise InputError(f"step {step} is not in {path}: 0..{len(run.steps) - 1}")
+    plan = plan_of(run)
+    batch, cost = batch_of(run, plan, step), plan.header.cost_model()
+    rows = slot_times(cost, batch.sequences.placed(), batch.num_microbatches).rows
+    about: dict[str, object] = {"run": path.name, "step": step, "mode": run.header.mode}
+    return Exported(read_timeline(run, step), cost.route, rows, about)
