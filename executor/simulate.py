@@ -1,6 +1,8 @@
 """`execute --simulate`: the same run folder from the plan's own cost model, without torch.
 
-Each step is the noise-free simulation of its batch; nothing is trained, so there is no loss.
+Each step is the simulation of its batch, as often as there are trials, each under draws of its own;
+what the folder holds of steps and ops is the first trial, what it holds of trials is where their
+time went. Nothing is trained, so there is no loss.
 """
 
 from pathlib import Path
@@ -19,13 +21,24 @@ from hydraplan.files.runfile import (
     plan_digest,
     recorder,
 )
+from hydraplan.files.trialsfile import Trials, write_trials
+from hydraplan.model import BatchPlan, Timeline
+from hydraplan.planner.pipeline.noise import Noise, draw, shape_of
+from hydraplan.planner.pipeline.noisy_run import noisy_run, noisy_timeline
 from hydraplan.planner.pipeline.simulator import simulate
-from hydraplan.slots import slot_times
+from hydraplan.slots import SlotTimes, slot_times
 from hydraplan.version import __version__
 
 
 def simulate_run(
-    path: Path, *, steps: int | None, seed: int, output: Path | None, force: bool
+    path: Path,
+    *,
+    steps: int | None,
+    seed: int,
+    output: Path | None,
+    force: bool,
+    noise: Noise | None = None,
+    trials: int = 1,
 ) -> Run:
     """Simulate `steps` steps (default: every batch once) and return the run.
 
@@ -37,7 +50,7 @@ def simulate_run(
     """
     if output is not None:
         refuse_existing(output, force, our_files(output))
-    plan = open_plan(path)
+    plan, noise = open_plan(path), noise or Noise()
     num_steps = plan.header.num_batches if steps is None else steps
     cost = plan.header.cost_model()
     header = RunHeader(
@@ -52,19 +65,46 @@ def simulate_run(
         seed=seed,
         learning_rate=None,
         data="none",
+        noise=str(noise),
+        trials=trials,
     )
     visited = [read_valid_batch(plan, i) for i in range(min(num_steps, plan.header.num_batches))]
-    timelines = {}
+    quiet: dict[int, tuple[Timeline, Trials]] = {}
+    found = []
     with run_folder(output) as folder:
         create_run(folder, header)
         with recorder(folder) as record:
             for step in range(num_steps):
                 batch = visited[step % len(visited)]
                 placed = batch.sequences.placed()
-                if batch.batch not in timelines:
+                if noise.active or batch.batch not in quiet:
                     slots = slot_times(cost, placed, batch.num_microbatches)
-                    timelines[batch.batch] = simulate(slots, batch.schedule)
+                    quiet[batch.batch] = _step(
+                        slots, batch, noise, trials, seed, step, cost.node_ranks
+                    )
+                timeline, tried = quiet[batch.batch]
                 tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
-                timeline = timelines[batch.batch]
                 record(Step(step, batch.batch, tokens, valid, None, timeline))
+                found.append(tried)
+        write_trials(folder / "trials.parquet", header, found)
         return open_run(folder)
+
+
+def _step(
+    slots: SlotTimes,
+    batch: BatchPlan,
+    noise: Noise,
+    trials: int,
+    seed: int,
+    step: int,
+    node_ranks: int,
+) -> tuple[Timeline, Trials]:
+    """Op times of the first trial of a step, and all its trials."""
+    run = noisy_run(
+        slots, batch.schedule, noise, trials=trials, seed=seed, step=step, node_ranks=node_ranks
+    )
+    tried = Trials(run.iteration_s, run.nominal_s, run.lost_s, run.without_s)
+    if not noise.active:
+        return simulate(slots, batch.schedule), tried
+    draws = draw(noise, shape_of(slots, node_ranks), run.nominal_s, range(1), seed, step)
+    return noisy_timeline(slots, batch.schedule, draws), tried

@@ -9,6 +9,7 @@ from hydraplan.cli import options as o
 
 LEARNING_RATE = 3e-4
 TIMEOUT_S = 120.0
+TRIALS = 200
 
 Data = Annotated[
     Path | None,
@@ -24,6 +25,19 @@ def execute(
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Use the plan's cost model, start no workers.")
     ] = False,
+    noise: Annotated[
+        str | None,
+        typer.Option(
+            "--noise",
+            help="Of --simulate: none, or like jitter=0.3,straggler=1.4.  [default: none]",
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            "--trials", min=1, help="Draws of the noise.  [default: 200, without noise 1]"
+        ),
+    ] = None,
     steps: Annotated[
         int | None,
         typer.Option("--steps", min=1, help="Optimizer steps.  [default: every batch once]"),
@@ -50,18 +64,31 @@ def execute(
     from hydraplan.errors import InputError
     from hydraplan.files.runfile import Run
     from hydraplan.views import console
-    from hydraplan.views.run_text import RUN_COLUMNS, run_caption, run_json, run_rows, run_title
+    from hydraplan.views.run_text import print_run, run_json
 
     run: Run | None
     if simulate:
         from hydraplan.executor.simulate import simulate_run
+        from hydraplan.planner.pipeline.noise import Noise, parse_noise
 
         given = {"--data": data, "--learning-rate": learning_rate, "--timeout": timeout}
         for option, value in given.items():
             if value is not None:
                 raise InputError(f"{option} has no use with --simulate, nothing is trained")
-        run = simulate_run(plan, steps=steps, seed=seed, output=output, force=force)
+        drawn = Noise() if noise is None else parse_noise(noise)
+        run = simulate_run(
+            plan,
+            steps=steps,
+            seed=seed,
+            output=output,
+            force=force,
+            noise=drawn,
+            trials=trials or (TRIALS if drawn.active else 1),
+        )
     else:
+        for option, asked in (("--noise", noise), ("--trials", trials)):
+            if asked is not None:
+                raise InputError(f"{option} {asked} has no use without --simulate")
         from hydraplan.executor.run import execute as execute_run
 
         run = execute_run(
@@ -79,6 +106,6 @@ def execute(
     if json:
         console.emit_json(run_json(run))
     else:
-        console.print_table(RUN_COLUMNS, run_rows(run), run_title(run), run_caption(run))
+        print_run(run)
     if output is not None:
         console.note(f"wrote {output}")

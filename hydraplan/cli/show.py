@@ -68,13 +68,13 @@ def show(
 def _show_run(path: Path, json: bool) -> None:
     from hydraplan.files.runfile import open_run
     from hydraplan.views import console
-    from hydraplan.views.run_text import RUN_COLUMNS, run_caption, run_json, run_rows, run_title
+    from hydraplan.views.run_text import print_run, run_json
 
     run = open_run(path)
     if json:
         console.emit_json(run_json(run))
     else:
-        console.print_table(RUN_COLUMNS, run_rows(run), run_title(run), run_caption(run))
+        print_run(run)
 
 
 def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, json: bool) -> None:

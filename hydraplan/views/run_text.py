@@ -7,7 +7,9 @@ import numpy as np
 
 from hydraplan.errors import printable
 from hydraplan.files.runfile import Run
+from hydraplan.files.trialsfile import Trials
 from hydraplan.model import FloatArray
+from hydraplan.views import console
 
 STUDENT_T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -18,22 +20,36 @@ STUDENT_T_95 = (
 
 
 def run_json(run: Run) -> dict[str, Any]:
-    """Figures of a run as `execute --json` prints them."""
+    """Figures of a run as `execute --json` prints them.
+
+    The iteration of several trials is the mean over them, of one the mean over its steps.
+    """
     seconds = np.array([row["iteration_s"] for row in run.steps], float)
-    return {
+    tokens = np.array([row["tokens"] for row in run.steps], float)
+    trials = run.trials
+    if trials is not None and len(trials.iteration_s) > 1:
+        seconds = trials.iteration_s
+    mean_s = float(seconds.mean()) if len(seconds) else math.nan
+    result = {
         "mode": run.header.mode,
         "device": run.header.device,
         "steps": len(run.steps),
-        "iteration_s_mean": float(seconds.mean()) if len(seconds) else math.nan,
+        "iteration_s_mean": mean_s,
         "iteration_s_ci95": confidence_95(seconds),
-        "tokens_per_s": sum(row["tokens"] for row in run.steps) / float(seconds.sum())
-        if len(seconds)
-        else math.nan,
+        "tokens_per_s": float(tokens.mean()) / mean_s if len(tokens) else math.nan,
         "loss": [row["loss"] for row in run.steps if row["loss"] is not None],
         "corrections": 0,
         "migrations": 0,
         "slow_devices": [],
     }
+    if trials is not None:
+        result |= {
+            "noise": run.header.noise,
+            "trials": run.header.trials,
+            "nominal_s_mean": trials.nominal_s,
+            "causes": causes_json(trials),
+        }
+    return result
 
 
 def confidence_95(values: FloatArray) -> float:
@@ -99,4 +115,103 @@ def run_caption(run: Run) -> str:
     return left_out + (
         f"{figures['steps']} steps, {figures['iteration_s_mean']:.4g}{margin} s a step (mean, 95%),"
         f" {figures['tokens_per_s']:,.0f} tokens/s"
+    )
+
+
+def print_run(run: Run) -> None:
+    """A row a step; of a simulated run also where its time goes, and what noise costs."""
+    console.print_table(RUN_COLUMNS, run_rows(run), run_title(run), run_caption(run))
+    if run.trials is None:
+        return
+    console.emit()
+    console.print_table(CAUSE_COLUMNS, cause_rows(run.trials), causes_title(run))
+    if run.trials.without_s:
+        console.emit()
+        console.print_table(
+            NOISE_COLUMNS, noise_rows(run.trials), "What noise costs, waits included", NOISE_CAPTION
+        )
+
+
+CAUSES = {
+    "compute": "own work as planned",
+    "stage_wait": "waits for other stages",
+    "link_wait": "waits for a message on its way",
+    "group_wait": "waits for members of its groups",
+    "dp_bubble": "waits for the latest lane",
+    "grad_sync": "gradient sync",
+}
+"""What a rank's time goes to besides noise, in words."""
+
+CAUSE_COLUMNS = ("cause", "s a step", "share")
+NOISE_COLUMNS = ("source", "T without it", "it costs s", "+- 95%", "of T")
+NOISE_CAPTION = (
+    "T without it: the same trials, all other draws as they were. Costs need not add up: where"
+    " several sources hold up the same step, none of them alone does."
+)
+
+
+def causes_json(trials: Trials) -> list[dict[str, Any]]:
+    """One object a cause: its seconds, and for a source of noise the same trials without it."""
+    total_s = float(trials.iteration_s.mean())
+    rows = []
+    for name, lost_s in trials.lost_s.items():
+        mean_s = float(lost_s.mean())
+        row: dict[str, Any] = {"cause": name, "lost_s": mean_s, "share": mean_s / total_s}
+        if name in trials.without_s:
+            cost_s = trials.iteration_s - trials.without_s[name]
+            row |= {
+                "without_s_mean": float(trials.without_s[name].mean()),
+                "cost_s_mean": float(cost_s.mean()),
+                "cost_s_ci95": confidence_95(cost_s),
+                "cost_share": float(cost_s.mean()) / total_s,
+            }
+        rows.append(row)
+    return rows
+
+
+def cause_rows(trials: Trials) -> list[list[object]]:
+    """A row a cause under `CAUSE_COLUMNS`, and their sum, the iteration."""
+    rows: list[list[object]] = [
+        [
+            CAUSES.get(cause["cause"], f"lengthened by {cause['cause']}"),
+            cause["lost_s"],
+            _percent(cause["share"]),
+        ]
+        for cause in causes_json(trials)
+    ]
+    return [*rows, ["iteration T", float(trials.iteration_s.mean()), _percent(1.0)]]
+
+
+def noise_rows(trials: Trials) -> list[list[object]]:
+    """A row a source under `NOISE_COLUMNS`, and one of all together."""
+    total_s = float(trials.iteration_s.mean())
+    every = {**trials.without_s, "all together": np.full_like(trials.iteration_s, trials.nominal_s)}
+    rows: list[list[object]] = []
+    for source, without_s in every.items():
+        cost_s = trials.iteration_s - without_s
+        mean_s = float(cost_s.mean())
+        rows.append(
+            [
+                source,
+                float(without_s.mean()),
+                mean_s,
+                confidence_95(cost_s),
+                _percent(mean_s / total_s),
+            ]
+        )
+    return rows
+
+
+def _percent(share: float) -> str:
+    return f"{round(share, 3) + 0.0:.1%}"
+
+
+def causes_title(run: Run) -> str:
+    """What was drawn, and how often."""
+    header = run.header
+    if header.noise == "none":
+        return "Where a step's time goes, mean over ranks, without noise"
+    return (
+        f"Where a step's time goes, mean over ranks and {header.trials} trials, seed {header.seed},"
+        f"\nnoise {header.noise.replace(',', ', ')}"
     )

@@ -40,6 +40,8 @@ COMMANDS = [
     ["lengths", BUNDLED],
     ["execute", "a.plan", "--simulate", "-o", "a.run"],
     ["show", "a.run"],
+    ["execute", "a.plan", "--simulate", "--trials", "2", "--noise", "jitter=0.3,straggler=1.4,"
+     "moving=1.4,transient=2.0,heavytail=0.3,link=0.2,preempt=0.01,window=0.5"],
 ]  # fmt: skip
 
 

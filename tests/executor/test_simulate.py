@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from hydraplan.cli.app import run as command
@@ -9,6 +10,8 @@ from hydraplan.executor.simulate import simulate_run
 from hydraplan.files.planfile import open_plan, read_batch
 from hydraplan.files.runfile import open_run, read_timeline
 from hydraplan.metrics import shares
+from hydraplan.planner.pipeline.noise import parse_noise
+from hydraplan.planner.pipeline.noisy_run import noisy_run
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.slots import slot_times
 from tests.builders import Place
@@ -69,3 +72,87 @@ def test_simulation_needs_no_torch(plan):
         f"sys.exit(run(['execute', {str(plan)!r}, '--simulate', '--json']))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+NOISE = "jitter=0.3,straggler=2,link=0.2"
+
+
+def test_trials_of_a_noisy_run_are_those_of_the_simulator(plan, tmp_path):
+    output = tmp_path / "x.run"
+    asked = {"seed": 3, "noise": parse_noise(NOISE), "trials": 5}
+    run = simulate_run(plan, steps=3, output=output, force=False, **asked)
+    opened, cost = open_plan(plan), open_plan(plan).header.cost_model()
+    found = []
+    for step, batch in enumerate((0, 1, 0)):
+        planned = read_batch(opened, batch)
+        slots = slot_times(cost, planned.sequences.placed(), planned.num_microbatches)
+        noise = asked["noise"]
+        found.append(
+            noisy_run(
+                slots,
+                planned.schedule,
+                noise,
+                trials=5,
+                seed=3,
+                step=step,
+                node_ranks=cost.node_ranks,
+            )
+        )
+        assert run.steps[step]["iteration_s"] == found[step].iteration_s[0]
+        assert shares(read_timeline(open_run(output), step))["iteration_s"] == pytest.approx(
+            found[step].iteration_s[0]
+        )
+    kept = open_run(output)
+    assert (kept.header.noise, kept.header.trials, kept.header.seed) == (NOISE, 5, 3)
+    mean = np.mean([f.iteration_s for f in found], axis=0)
+    assert kept.trials.iteration_s == pytest.approx(mean)
+    assert kept.trials.nominal_s == pytest.approx(np.mean([f.nominal_s for f in found]))
+    assert list(kept.trials.without_s) == ["jitter", "straggler", "link"]
+    assert list(kept.trials.lost_s) == list(found[0].lost_s)
+    for name, lost_s in kept.trials.lost_s.items():
+        assert lost_s == pytest.approx(np.mean([f.lost_s[name] for f in found], axis=0))
+    assert sum(kept.trials.lost_s.values()) == pytest.approx(mean)
+    assert found[0].iteration_s.tolist() != found[2].iteration_s.tolist()
+
+
+def test_the_command_says_what_noise_costs(plan, capsys):
+    asked = ["execute", str(plan), "--simulate", "--noise", NOISE, "--trials", "6", "--seed", "1"]
+    assert command([*asked, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["noise"], said["trials"], said["steps"]) == (NOISE, 6, 2)
+    assert said["iteration_s_mean"] > said["nominal_s_mean"]
+    assert said["iteration_s_ci95"] > 0
+    lost = {cause["cause"]: cause["lost_s"] for cause in said["causes"]}
+    assert sum(lost.values()) == pytest.approx(said["iteration_s_mean"])
+    costs = {cause["cause"]: cause.get("cost_s_mean") for cause in said["causes"]}
+    assert costs["straggler"] > 0
+    assert costs["compute"] is None
+    assert command(asked) == 0
+    text = capsys.readouterr().out
+    assert "mean over ranks and 6 trials, seed 1,\nnoise jitter=0.3, straggler=2, link=0.2" in text
+    assert "What noise costs, waits included" in text
+    assert command([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == said
+
+
+def test_without_noise_all_trials_are_the_same_and_the_interval_has_no_width(plan, capsys):
+    assert command(["execute", str(plan), "--simulate", "--trials", "3", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["noise"], said["trials"]) == ("none", 3)
+    assert said["iteration_s_ci95"] == pytest.approx(0, abs=1e-12 * said["iteration_s_mean"])
+    assert said["iteration_s_mean"] == pytest.approx(said["nominal_s_mean"])
+    assert all("cost_s_mean" not in cause for cause in said["causes"])
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--noise", "jitter=0.3"], "--noise jitter=0.3 has no use without --simulate"),
+        (["--trials", "3"], "--trials 3 has no use without --simulate"),
+        (["--simulate", "--noise", "jiter=1"], "'jiter=1' is not SOURCE=VALUE"),
+        (["--simulate", "--noise", "jitter=4"], "noise jitter=4 is not from 0 to 3"),
+    ],
+)
+def test_noise_that_cannot_be_drawn_is_refused(plan, capsys, extra, message):
+    assert command(["execute", str(plan), *extra]) == 2
+    assert message in capsys.readouterr().err

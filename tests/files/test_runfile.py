@@ -92,6 +92,7 @@ def test_a_run_whose_last_step_was_cut_off_holds_the_finished_ones(run, monkeypa
         "decisions.parquet",
         "ops.parquet",
         "steps.parquet",
+        "trials.parquet",
     ]
 
 
@@ -144,6 +145,7 @@ def test_force_takes_what_a_killed_run_left_half_written_for_ours_and_nothing_el
         "decisions.parquet",
         "ops.parquet",
         "steps.parquet",
+        "trials.parquet",
     ]
 
 

@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from hydraplan.files.runfile import Run
-from hydraplan.views.run_text import confidence_95, run_caption, run_rows
+from hydraplan.files.trialsfile import Trials
+from hydraplan.views.run_text import (
+    cause_rows,
+    causes_json,
+    confidence_95,
+    noise_rows,
+    run_caption,
+    run_rows,
+)
 
 
 def test_the_interval_of_three_values_uses_students_t():
@@ -43,3 +51,42 @@ def test_of_a_long_run_the_first_and_last_fifty_steps_are_shown_and_the_caption_
 
 def test_a_run_without_a_finished_step_says_so():
     assert run_caption(Run(None, SimpleNamespace(mode="simulated"), [])) == "no finished step"
+
+
+TRIALS = Trials(
+    np.array([10.0, 14.0]),
+    8.0,
+    {"compute": np.array([8.0, 8.0]), "jitter": np.array([2.0, 6.0])},
+    {"jitter": np.array([9.0, 9.0])},
+)
+
+
+def test_causes_add_up_to_the_iteration():
+    assert cause_rows(TRIALS) == [
+        ["own work as planned", 8.0, "66.7%"],
+        ["lengthened by jitter", 4.0, "33.3%"],
+        ["iteration T", 12.0, "100.0%"],
+    ]
+
+
+def test_what_a_source_costs_is_told_from_the_same_trials_without_it():
+    # costs of 1 and 5 s, of 2 and 6 s: deviation sqrt(8), t = 12.706 at 1 degree of freedom
+    interval = pytest.approx(12.706 * 2)
+    assert noise_rows(TRIALS) == [
+        ["jitter", 9.0, 3.0, interval, "25.0%"],
+        ["all together", 8.0, 4.0, interval, "33.3%"],
+    ]
+    assert causes_json(TRIALS)[1] == {
+        "cause": "jitter",
+        "lost_s": 4.0,
+        "share": pytest.approx(1 / 3),
+        "without_s_mean": 9.0,
+        "cost_s_mean": 3.0,
+        "cost_s_ci95": interval,
+        "cost_share": 0.25,
+    }
+
+
+def test_a_share_that_rounds_to_nothing_has_no_sign():
+    tiny = TRIALS._replace(lost_s={"jitter": np.array([-1e-5, 0.0])})
+    assert cause_rows(tiny)[0][2] == "0.0%"

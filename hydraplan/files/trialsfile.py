@@ -1,0 +1,95 @@
+"""Trials of a simulated run: `trials.parquet`, a row per step, trial and cause.
+
+Every row repeats the iteration of its trial, with noise and without any. What a rank's time went to
+is a mean over the ranks; `without_s` is the same trial without that source of noise, null for what
+is none. Written whole, once, when all trials have run.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hydraplan.config import Config
+from hydraplan.errors import InputError
+from hydraplan.files.parquet import beside, column, open_parquet, read_rows, with_footer
+from hydraplan.model import FloatArray
+
+TRIALS_SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("trial", pa.int64(), nullable=False),
+        pa.field("iteration_s", pa.float64(), nullable=False),
+        pa.field("nominal_s", pa.float64(), nullable=False),
+        pa.field("cause", pa.string(), nullable=False),
+        pa.field("lost_s", pa.float64(), nullable=False),
+        pa.field("without_s", pa.float64()),
+    ]
+)
+
+
+class Trials(NamedTuple):
+    """Trials of a run or of one of its steps; arrays of shape (trials,), seconds.
+
+    Of a run everything is the mean over its steps. `nominal_s`: the iteration without noise.
+    `lost_s`: mean over ranks by cause, adding up to `iteration_s`. `without_s`: iteration without
+    one source of noise.
+    """
+
+    iteration_s: FloatArray
+    nominal_s: float
+    lost_s: Mapping[str, FloatArray]
+    without_s: Mapping[str, FloatArray]
+
+
+def write_trials(path: Path, header: Config, steps: Sequence[Trials]) -> None:
+    """Write the trials of every step to a file, replacing it."""
+    columns: dict[str, list[object]] = {name: [] for name in TRIALS_SCHEMA.names}
+    for step, trials in enumerate(steps):
+        count = len(trials.iteration_s)
+        for cause, lost_s in trials.lost_s.items():
+            without_s = trials.without_s.get(cause)
+            columns["step"] += [step] * count
+            columns["trial"] += range(count)
+            columns["iteration_s"] += trials.iteration_s.tolist()
+            columns["nominal_s"] += [trials.nominal_s] * count
+            columns["cause"] += [cause] * count
+            columns["lost_s"] += lost_s.tolist()
+            columns["without_s"] += [None] * count if without_s is None else without_s.tolist()
+    with beside(path) as spare:
+        pq.write_table(pa.table(columns, schema=with_footer(TRIALS_SCHEMA, header)), spare)
+
+
+def read_trials(path: Path, num_trials: int) -> Trials | None:
+    """Trials of a run, None where none were written.
+
+    Raises:
+        InputError: The file is damaged, or holds rows that no run leaves.
+    """
+    if not path.is_file():
+        return None
+    table = read_rows(open_parquet(path, TRIALS_SCHEMA), path)
+    if not table.num_rows:
+        return None
+    causes = list(dict.fromkeys(table.column("cause").to_pylist()))
+    shape = (-1, len(causes), num_trials)
+    values = {name: column(table, name) for name in ("step", "trial", "iteration_s", "nominal_s")}
+    without_s = table.column("without_s").to_numpy()
+    lost_s = column(table, "lost_s")
+    wanted = np.tile(np.arange(num_trials), max(1, len(lost_s) // num_trials))
+    finite = np.isfinite([values["iteration_s"].sum(), values["nominal_s"].sum(), lost_s.sum()])
+    if not np.array_equal(values["trial"], wanted) or len(wanted) % len(causes) or not finite.all():
+        raise InputError(f"{path}: its rows are not those of {num_trials} trials of every step")
+    by_cause = lost_s.reshape(shape).mean(axis=0)
+    left_out = without_s.reshape(shape).mean(axis=0)
+    return Trials(
+        iteration_s=values["iteration_s"].reshape(shape)[:, 0].mean(axis=0),
+        nominal_s=float(values["nominal_s"].reshape(shape)[:, 0].mean()),
+        lost_s=dict(zip(causes, by_cause, strict=True)),
+        without_s={
+            name: row for name, row in zip(causes, left_out, strict=True) if np.isfinite(row).all()
+        },
+    )
