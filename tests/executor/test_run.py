@@ -5,6 +5,8 @@ import signal
 import struct
 import subprocess
 import sys
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,9 @@ from hydraplan.executor.run import PUT_OFF, _signals_put_off, agree, execute
 from hydraplan.files.lengths import digest, read_lengths
 from hydraplan.files.runfile import open_run, read_timeline
 from hydraplan.metrics import shares
+from hydraplan.planner.pipeline.schedules import SCHEDULES
 from tests.builders import Place
-from tests.plans import write_test_plan
+from tests.plans import tiny_model, write_test_plan
 from tests.processes import run_ranks
 
 pytestmark = pytest.mark.dist
@@ -84,6 +87,26 @@ def test_the_same_plan_and_seed_give_the_same_losses_and_another_seed_others(pla
     first, second, other = (losses(train(plan, steps=3, seed=s)) for s in (0, 0, 1))
     assert first == second
     assert first != other
+
+
+def test_a_run_of_zb_v_learns_as_1f1b_does_and_its_record_holds_b_and_w_of_both_chunks(tmp_path):
+    options = {"pp": 2, "ranks": 2, "model": tiny_model(num_layers=4)}
+    zb_v = partial(SCHEDULES["zb-v"].make, num_chunks=2)
+    path = write_test_plan(
+        tmp_path / "v.plan", BATCHES, make=zb_v, num_chunks=2, route="v", **options
+    )
+    run = train(path, steps=2, output=tmp_path / "v.run")
+    plain = train(write_test_plan(tmp_path / "x.plan", BATCHES, **options), steps=2)
+    assert losses(run) == pytest.approx(losses(plain), rel=1e-6)
+    timeline = read_timeline(run, 1)
+    assert timeline.schedule == zb_v(2, 1)
+    assert {(op.kind, op.chunk) for op in timeline.schedule[0]} == set(product("FBW", (0, 1)))
+    for stage, ops in enumerate(timeline.schedule):
+        for position, op in enumerate(ops):
+            if op.kind == "W":
+                before = ops.index(op._replace(kind="B"))
+                assert (timeline.start_s[stage][position] >= timeline.end_s[stage][before]).all()
+                assert (timeline.end_s[stage][position] > timeline.start_s[stage][position]).all()
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_steps_before(plan, tmp_path):
