@@ -7,7 +7,7 @@ SHOWN = 3
 
 
 def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
-    """Check every batch of a plan: rows, degrees, alignment, cap, order, schedule, figures.
+    """Check every batch of a plan: rows, degrees, cap, order, schedule, deadlock, figures.
 
     Exit 0 if all hold, 1 with the broken rows if not.
     """
@@ -15,6 +15,8 @@ def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
     from hydraplan.files.planfile import open_plan, read_batch
     from hydraplan.invariants import broken_rules, follows
     from hydraplan.planner.figures import check_figures
+    from hydraplan.planner.pipeline.deadlock import check_deadlock
+    from hydraplan.planner.pipeline.wait_graph import TRANSPORTS
     from hydraplan.version import __version__
     from hydraplan.views import console
 
@@ -25,6 +27,8 @@ def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
         batch = read_batch(opened, index)
         found = broken_rules(opened.header, batch)
         if not found:
+            found["deadlock"] = check_deadlock(opened.header, batch)
+        if not any(found.values()):
             found["figures"] = check_figures(opened.header, batch)
         found["consecutive"] = follows(opened.header, batch, next_row)
         for rule, texts in found.items():
@@ -45,19 +49,21 @@ def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
     elif not broken:
         checked = ", ".join((*opened.header.invariants, "figures"))
         console.emit(
-            f"{printable(str(plan))} is valid: {opened.header.num_batches} batches, {checked}"
+            f"{printable(str(plan))} is valid: {opened.header.num_batches} batches, {checked};"
+            f" no deadlock on {', '.join(TRANSPORTS)} transports"
         )
     else:
         for rule, texts in by_rule.items():
             console.emit(f"{rule}: broken {_times(len(texts))}")
             for text in texts[:SHOWN]:
-                console.emit(f"  {text}")
+                console.emit("  " + text.replace("\n", "\n  "))
             if len(texts) > SHOWN:
                 console.emit(f"  and {len(texts) - SHOWN} more")
     if broken:
+        first = broken[0].splitlines()[0]
         made_by = opened.header.tool_version
         raise InvalidPlan(
-            f"{plan} breaks {', '.join(by_rule)} {_times(len(broken))}; the first: {broken[0]}",
+            f"{plan} breaks {', '.join(by_rule)} {_times(len(broken))}; the first: {first}",
             "its files were changed or damaged after planning; make the plan again"
             if made_by == __version__
             else f"hydraplan {made_by} made it, this is {__version__}; make the plan again",

@@ -53,33 +53,35 @@ def check_deadlock(header: PlanHeader, batch: BatchPlan) -> list[str]:
     The batch must obey the invariants.
     """
     cost = header.cost_model()
+    meetings = meetings_of(batch.sequences.placed(), at_least=2)
     found = deadlock_of_batch(
-        batch.schedule, cost.route, batch.sequences.placed(), batch.num_microbatches, cost.ranks
+        batch.schedule, cost.route, batch.num_microbatches, cost.ranks, meetings
     )
     return [f"batch {batch.batch}: {found}"] if found else []
 
 
 def deadlock_of_batch(
-    schedule: Schedule, way: Route, placed: Sequences, num_microbatches: int, num_ranks: int
+    schedule: Schedule, way: Route, num_microbatches: int, num_ranks: int, meetings: Meetings
 ) -> str:
-    """How the lowered steps of a batch get stuck, or "" if no transport can; all lanes, all stages.
+    """How the lowered steps of a batch get stuck, on all lanes and stages; "" if no transport can.
 
     An order that is not legal is told with receives right before their use, as tags allow: no
-    transport gets through it. `placed` holds only rows on ranks, in execution order.
+    transport gets through it. A lane that meets one group cannot cross another, so `meetings` may
+    leave it out.
     """
     try:
         steps = lower(schedule, way, num_microbatches)
     except Infeasible as error:
         steps = receive_at_use(schedule, way)
-        return find_deadlock({EVERY_LANE: steps}, way, LOOSEST, num_ranks) or str(error)
+        found = find_deadlock({EVERY_LANE: steps}, way, LOOSEST, num_ranks) or str(error)
+        return f"no transport gets through this order of ops; {found}"
     found = find_deadlock({EVERY_LANE: steps}, way, STRICTEST, num_ranks)
-    meetings = meetings_of(placed, 2)
-    lanes: dict[int, dict[tuple[Exchange, ...], int]] = defaultdict(dict)
+    different: dict[int, dict[tuple[Exchange, ...], int]] = defaultdict(dict)
     for (lane, microbatch), exchanges in meetings.items():
-        lanes[microbatch].setdefault(exchanges, lane)
-    for microbatch, by_list in lanes.items():
+        different[microbatch].setdefault(exchanges, lane)
+    for microbatch, lanes in different.items():
         forward: Steps = ((Step("compute", op=Op("F", microbatch)),),)
-        alone = dict.fromkeys(by_list.values(), forward)
+        alone = dict.fromkeys(lanes.values(), forward)
         found = found or find_deadlock(alone, route("loop", 1, 1), LOOSEST, num_ranks, meetings)
     return found
 
@@ -170,7 +172,8 @@ def meetings_of(
     """What the lanes exchange in each microbatch, in the order F runs it.
 
     One exchange for the sequences that share lanes, as the engine runs them, ordered by the first
-    of them. Only for lanes with `at_least` so many. `placed` is in execution order.
+    of them. Lanes with fewer than `at_least` are left out. `placed` holds only rows on ranks, in
+    execution order.
     """
     lead = np.sort(buckets(placed)[1])
     lead = lead[placed.degree[lead] > 1]

@@ -11,7 +11,9 @@ import pytest
 
 from hydraplan.cli.app import run
 from hydraplan.files.profilefile import write_profile
+from tests.builders import Place
 from tests.planner.cases import profile as analytic
+from tests.plans import write_test_plan
 
 
 @pytest.fixture
@@ -87,3 +89,44 @@ def test_a_wrong_figure_is_named_with_both_values(
         "  batch 0: slot_imbalance is stored as 2, this plan has 1",
     ]
     assert "breaks figures once; the first: batch 0: slot_imbalance" in err
+
+
+def test_an_order_of_ops_that_waits_for_itself_is_told_rank_by_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stage 0 wants the gradients of microbatch 1 before stage 1 gets what it needs before."""
+    monkeypatch.chdir(tmp_path)
+    places = [Place(100, 0, 2, 1, microbatch) for microbatch in range(2)]
+    write_test_plan(Path("a.plan"), [places], pp=2, ranks=2)
+    for position, microbatch in enumerate([1, 1, 0, 0]):
+        change("schedule.parquet", "op", position, ["F", "BW"][position % 2])
+        change("schedule.parquet", "microbatch", position, microbatch)
+    assert run(["validate", "a.plan"]) == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "deadlock: broken once",
+        "  batch 0: no transport gets through this order of ops; ranks wait for each other in a"
+        " circle (tagged: non-blocking with tags, as gloo):",
+        "    stage 1 (ranks 2..3) sends the gradients of microbatch 1 to stage 0"
+        " only after it has received the activations of microbatch 0 from stage 0",
+        "    stage 0 (ranks 0..1) sends the activations of microbatch 0 to stage 1"
+        " only after it has received the gradients of microbatch 1 from stage 1",
+    ]
+    assert err.splitlines()[0] == (
+        "error: a.plan breaks deadlock once; the first: batch 0: no transport gets through this"
+        " order of ops; ranks wait for each other in a circle (tagged: non-blocking with tags, as"
+        " gloo):"
+    )
+    assert run(["validate", "a.plan", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["rules"] == {"deadlock": 1}
+    assert found["num_broken"] == len(found["broken"]) == 1
+
+
+def test_a_valid_plan_says_on_which_transports_it_was_proven(
+    plan: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(["validate", plan]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith(", figures; no deadlock on tagged, fifo, ordered, blocking transports\n")

@@ -1,21 +1,18 @@
 """The proof against lists really run: free of cycles exactly if every list comes to its end."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydraplan.model import Schedule
-from hydraplan.planner.pipeline.deadlock import find_deadlock, meetings_of
-from hydraplan.planner.pipeline.lowering import (
-    Steps,
-    lane_steps,
-    lower,
-    receive_at_use,
-)
-from hydraplan.planner.pipeline.schedules import SCHEDULES
+from hydraplan.kernels.packing import rank_layout
+from hydraplan.model import Op, Schedule
+from hydraplan.planner.pipeline.deadlock import deadlock_of_batch, find_deadlock, meetings_of
+from hydraplan.planner.pipeline.lowering import Step, Steps, lane_steps, lower, receive_at_use
+from hydraplan.planner.pipeline.schedules import SCHEDULES, one_f_one_b
 from hydraplan.planner.pipeline.wait_graph import TRANSPORTS, Exchange, Transport
 from hydraplan.route import Route, RouteName, route
 from tests.builders import Place, placed_sequences
@@ -40,10 +37,7 @@ def verdicts(steps: Steps, way: Route) -> list[str]:
 def test_every_canonical_schedule_is_free_of_deadlock_on_every_transport(
     name: str, num_stages: int, num_microbatches: int
 ) -> None:
-    try:
-        schedule, way = made(name, num_stages, num_microbatches)
-    except Exception as error:
-        pytest.skip(str(error))
+    schedule, way = made(name, num_stages, num_microbatches)
     assert verdicts(lower(schedule, way, num_microbatches), way) == ["ok"] * 4
 
 
@@ -147,3 +141,165 @@ def test_the_proof_holds_exactly_if_the_lists_finish_when_they_are_run(
     lanes, way, meetings = case(name, p, m, ranks, seed)
     found = find_deadlock(lanes, way, transport, ranks, meetings)
     assert (found == "") == Machine(lanes, way, transport, meetings).finishes(), found
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(["loop", "v"]), st.integers(1, 3), st.integers(0, 1 << 30), st.booleans())
+def test_the_proof_at_the_size_of_one_lane_says_what_that_of_all_lanes_says(
+    name: RouteName, p: int, seed: int, crossed: bool
+) -> None:
+    rng = random.Random(seed)
+    ranks, m, chunks = 4, 3, 2
+    way = route(name, p, chunks)
+    schedule = random_order(name, p, chunks, m, seed)
+    placed = placed_sequences(placements(ranks, m, rng))
+    meetings = dict(meetings_of(placed))
+    if crossed and meetings:
+        at = rng.choice(sorted(meetings))
+        meetings[at] = tuple(rng.sample(meetings[at], len(meetings[at])))
+    rows = np.zeros((ranks, m), np.int64)
+    for slot in meetings:
+        rows[slot] = 1
+    steps = lower(schedule, way, m)
+    lanes = {lane: lane_steps(steps, rows[lane]) for lane in range(ranks)}
+    small = deadlock_of_batch(schedule, way, m, ranks, meetings)
+    for transport in TRANSPORTS:
+        assert (find_deadlock(lanes, way, transport, ranks, meetings) == "") == (small == "")
+
+
+@settings(max_examples=150)
+@given(
+    st.sampled_from(["loop", "v", "both"]), st.integers(1, 3), st.integers(1, 3),
+    st.integers(0, 1 << 30),
+)  # fmt: skip
+def test_each_transport_waits_for_all_that_those_before_it_wait_for(
+    name: RouteName, p: int, m: int, seed: int
+) -> None:
+    """What lets the proof ask the strictest alone."""
+    lanes, way, meetings = case(name, p, m, 2, seed)
+    free = [find_deadlock(lanes, way, t, 2, meetings) == "" for t in TRANSPORTS]
+    assert free == sorted(free, reverse=True)
+
+
+def test_exchanges_are_those_of_the_engine_in_its_order() -> None:
+    rng = random.Random(3)
+    for _ in range(40):
+        places = placements(4, 2, rng)
+        places += [Place(6, 0, 2, 2, 1), Place(3, 2, 1, 2, 0)]
+        placed = placed_sequences(places)
+        found = meetings_of(placed)
+        for lane in range(4):
+            for m in range(2):
+                buckets = [b for b in rank_layout(placed, m, lane).buckets if b.degree > 1]
+                expected = [Exchange(m, b.first_rank, b.degree, b.sequence_id[0]) for b in buckets]
+                assert list(found.get((lane, m), ())) == expected
+
+
+def test_2048_ranks_with_nested_groups_are_proven() -> None:
+    """8 stages x 256 lanes x 64 microbatches, at the size of one lane."""
+    schedule, way = made("1f1b", 8, 64)
+    degrees = (256, 64, 16, 4, 1)
+    meetings = {
+        (lane, m): tuple(
+            Exchange(m, lane // d * d, d, 1000 * d + lane // d) for d in degrees if d > 1
+        )
+        for lane in range(256)
+        for m in range(64)
+    }
+    assert deadlock_of_batch(schedule, way, 64, 256, meetings) == ""
+    meetings[17, 5] = meetings[17, 5][::-1]
+    found = deadlock_of_batch(schedule, way, 64, 256, meetings)
+    assert found.splitlines()[1:] == [
+        "  rank 17 (stage 0, lane 17) meets lanes 0..255 for sequence 256000 in F of microbatch"
+        " 5 only after it has met lanes 0..63 for sequence 64000 in F of microbatch 5",
+        "  rank 0 (stage 0, lane 0) meets lanes 0..63 for sequence 64000 in F of microbatch 5"
+        " only after it has met lanes 0..255 for sequence 256000 in F of microbatch 5",
+    ]
+
+
+TWO = route("loop", 2, 1)
+
+
+def swapped(steps: Steps, stage: int, i: int, j: int) -> Steps:
+    listed = list(steps[stage])
+    listed[i], listed[j] = listed[j], listed[i]
+    return (*steps[:stage], tuple(listed), *steps[stage + 1 :])
+
+
+def test_a_crossed_pair_is_told_rank_by_rank() -> None:
+    steps = lower(one_f_one_b(2, 3), TWO, 3)
+    assert [s.kind for s in steps[1]][2:6] == ["compute", "receive", "send", "compute"]
+    crossed = swapped(steps, 1, 3, 4)
+    assert verdicts(crossed, TWO) == ["ok", "ok", "cycle", "cycle"]
+    assert find_deadlock({0: crossed}, TWO, "ordered", 1).splitlines() == [
+        "ranks wait for each other in a circle"
+        " (ordered: one message of a rank after the other, as NCCL on one stream):",
+        "  rank 1 (stage 1, lane 0) receives the activations of microbatch 1 from rank 0"
+        " only after it has sent the gradients of microbatch 0 to rank 0",
+        "  rank 0 (stage 0, lane 0) receives the gradients of microbatch 0 from rank 1"
+        " only after it has sent the activations of microbatch 1 to rank 1",
+    ]
+
+
+def test_crossed_collectives_of_two_stages_are_told_with_lanes_and_sequences() -> None:
+    pair, other = Exchange(0, 0, 2, 7), Exchange(0, 0, 2, 9)
+    steps = lower(one_f_one_b(1, 1), route("loop", 1, 1), 1)
+    meetings = {(0, 0): (pair, other), (1, 0): (other, pair)}
+    found = find_deadlock({0: steps, 1: steps}, route("loop", 1, 1), "tagged", 2, meetings)
+    assert found.splitlines() == [
+        "ranks wait for each other in a circle (tagged: non-blocking with tags, as gloo):",
+        "  rank 1 (stage 0, lane 1) meets lanes 0..1 for sequence 7 in F of microbatch 0"
+        " only after it has met lanes 0..1 for sequence 9 in F of microbatch 0",
+        "  rank 0 (stage 0, lane 0) meets lanes 0..1 for sequence 9 in F of microbatch 0"
+        " only after it has met lanes 0..1 for sequence 7 in F of microbatch 0",
+    ]
+
+
+def test_lanes_in_another_microbatch_order_are_caught_at_the_first_crossed_collective() -> None:
+    """The trial of notes/pipeline.md section 4 that aborted: one lane in another order."""
+    way = route("loop", 1, 1)
+    orders = [(Op("F", 0), Op("F", 1)), (Op("F", 1), Op("F", 0))]
+    lanes = {
+        lane: (tuple(Step("compute", op=op) for op in ops),) for lane, ops in enumerate(orders)
+    }
+    meetings = {(lane, m): (Exchange(m, 0, 2, m),) for lane in range(2) for m in range(2)}
+    assert find_deadlock(lanes, way, "tagged", 2, meetings).splitlines()[1:] == [
+        "  rank 1 (stage 0, lane 1) meets lanes 0..1 for sequence 0 in F of microbatch 0"
+        " only after it has met lanes 0..1 for sequence 1 in F of microbatch 1",
+        "  rank 0 (stage 0, lane 0) meets lanes 0..1 for sequence 1 in F of microbatch 1"
+        " only after it has met lanes 0..1 for sequence 0 in F of microbatch 0",
+    ]
+
+
+def test_an_order_that_is_not_legal_is_told_by_stage() -> None:
+    crossed = (
+        (Op("F", 1), Op("BW", 1), Op("F", 0), Op("BW", 0)),
+        (Op("F", 0), Op("BW", 0), Op("F", 1), Op("BW", 1)),
+    )
+    assert deadlock_of_batch(crossed, TWO, 2, 4, {}).splitlines() == [
+        "no transport gets through this order of ops; ranks wait for each other in a circle"
+        " (tagged: non-blocking with tags, as gloo):",
+        "  stage 1 (ranks 4..7) sends the gradients of microbatch 1 to stage 0"
+        " only after it has received the activations of microbatch 0 from stage 0",
+        "  stage 0 (ranks 0..3) sends the activations of microbatch 0 to stage 1"
+        " only after it has received the gradients of microbatch 1 from stage 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda s: ((*s[0][:1], *s[0][2:]), s[1]), "never sends them"),
+        (lambda s: (s[0], s[1][1:]), "never receives them"),
+        (lambda s: swapped(s, 0, 0, 1), "without having computed them"),
+        (lambda s: swapped(s, 1, 0, 1), "too late for their use"),
+        (lambda s: ((*s[0][:2], *s[0][1:]), s[1]), "of microbatch 0 again"),
+        (lambda s: ((s[0][0], s[1][0], *s[0][1:]), s[1]), "though it is not its own"),
+        (lambda s: (s[0][1:], s[1]), "but never F of microbatch 0"),
+    ],
+)
+def test_a_list_that_is_not_whole_is_told_in_words(change: Any, said: str) -> None:
+    steps = lower(one_f_one_b(2, 1), TWO, 1)
+    found = find_deadlock({0: change(steps)}, TWO, "tagged", 1)
+    assert found.startswith("lists of steps that cannot finish:\n  rank ")
+    assert said in found
