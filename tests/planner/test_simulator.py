@@ -1,6 +1,3 @@
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,9 +11,6 @@ from hydraplan.planner.pipeline.schedules import one_f_one_b
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.slots import SlotTimes
 
-CASES = json.loads((Path(__file__).parents[1] / "data/published_bubbles.json").read_text())["cases"]
-ONE_F_ONE_B = [c for c in CASES if c["schedule"] == "1F1B"]
-
 
 def uniform(stages: int, microbatches: int, f: float, b: float, w: float, comm: float) -> SlotTimes:
     op_s = np.empty((3, stages, 1, 1, microbatches))
@@ -28,25 +22,6 @@ def uniform(stages: int, microbatches: int, f: float, b: float, w: float, comm: 
         boundary_s=np.full((1, microbatches), comm),
         grad_sync_s=np.zeros(stages),
     )
-
-
-@pytest.mark.parametrize("case", ONE_F_ONE_B, ids=lambda c: c["id"])
-def test_published_1f1b_numbers_are_reproduced(case: dict) -> None:  # type: ignore[type-arg]
-    t = case["times_per_stage"]
-    slots = uniform(case["p"], case["m"], t["F"], t["B"], t["W"], t.get("comm", 0))
-    timeline = simulate(slots, one_f_one_b(case["p"], case["m"]))
-    spans = [e.max() - s.min() for s, e in zip(timeline.start_s, timeline.end_s, strict=True)]
-    busy = case["m"] * (t["F"] + t["B"] + t["W"])
-    found = {
-        "bubble_rate_longest_stage": (max(spans) - busy) / max(spans),
-        "idle_time_longest_stage": max(spans) - busy,
-        "makespan": max(e.max() for e in timeline.end_s),
-    }[case["metric"]]
-    assert found == pytest.approx(case["expected"], abs=case["tolerance"])
-
-
-def test_there_are_published_numbers() -> None:
-    assert len(ONE_F_ONE_B) == 27
 
 
 @given(st.integers(1, 6), st.integers(1, 12))
