@@ -1,0 +1,103 @@
+"""Our CSVs run in PyTorch's own pipelining runtime, with the gradients of one process.
+
+Each rank is a forked gloo process with a time-out. The runtime, its CSV loader and nothing of our
+executor do the work.
+"""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+from hydraplan.files.pytorch_csv import compute_rows, write_csv
+from hydraplan.model import Op
+from hydraplan.planner.pipeline.lowering import lower
+from hydraplan.planner.pipeline.pytorch_form import lowered_rows
+from hydraplan.planner.pipeline.schedules import SCHEDULES
+from hydraplan.route import route
+from tests.processes import run_ranks
+
+WIDTH, ROWS = 8, 3
+
+
+def layers(number):
+    """A stage for every number below `number`, the same weights in every process."""
+    generator = torch.Generator().manual_seed(7)
+    made = []
+    for _ in range(number):
+        stage = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+        stage.double()
+        with torch.no_grad():
+            for p in stage.parameters():
+                p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) / 3)
+        made.append(stage)
+    return made
+
+
+def inputs(count):
+    generator = torch.Generator().manual_seed(8)
+    shape = (count * ROWS, WIDTH)
+    return (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+
+
+def loss_of(output, target):
+    return (output - target).square().sum()
+
+
+def one_process(number, count):
+    """Gradients of every stage, mean over the microbatches, as PyTorch scales them."""
+    model = nn.Sequential(*layers(number))
+    value, target = inputs(count)
+    (loss_of(model(value), target) / count).backward()
+    return [[p.grad for p in stage.parameters()] for stage in model]
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+@pytest.mark.parametrize("kind", ["compute_only", "compute_comms"])
+@pytest.mark.parametrize(
+    ("name", "ranks", "count"),
+    [("1f1b", 4, 6), ("zb-h1", 4, 6), ("zb-v", 4, 6), ("zb-v", 3, 2), ("interleaved", 3, 5)],
+)
+def test_a_csv_runs_in_pytorch_with_the_gradients_of_one_process(
+    name, ranks, count, kind, tmp_path
+):
+    pipeline = SCHEDULES[name]
+    chunks = pipeline.chunks or 2
+    way = route(pipeline.route, ranks, chunks)
+    schedule = pipeline.make(ranks, count, chunks)
+    path = tmp_path / "x.csv"
+    if kind == "compute_only":
+        write_csv(path, compute_rows(schedule, way))
+    else:
+        write_csv(path, lowered_rows(lower(schedule, way, count), way))
+    assert any(op == Op("W", 0) for op in schedule[0]) == name.startswith("zb")
+    number = ranks * chunks
+    on_rank = [[] for _ in range(ranks)]
+    for stage, row in enumerate(on_rank):
+        row += [stage, number - 1 - stage] if name == "zb-v" else range(stage, number, ranks)
+
+    def worker(rank):
+        warnings.simplefilter("ignore")  # what torch says of itself is not ours
+        mine = {i: stage for i, stage in enumerate(layers(number)) if i in on_rank[rank]}
+        cpu = torch.device("cpu")
+        stages = [PipelineStage(mine[i], i, number, cpu) for i in on_rank[rank]]
+        runtime = _PipelineScheduleRuntime(stages, count, loss_fn=loss_of)
+        runtime._load_csv(str(path), format=kind)
+        value, target = inputs(count)
+        runtime.step(
+            *([value] if 0 in mine else []), **({"target": target} if number - 1 in mine else {})
+        )
+        return {i: [p.grad.tolist() for p in stage.parameters()] for i, stage in mine.items()}
+
+    expected = one_process(number, count)
+    found = {int(i): grads for answer in run_ranks(worker, ranks) for i, grads in answer.items()}
+    assert sorted(found) == list(range(number))
+    for i, stage in enumerate(expected):
+        for grad, wanted in zip(found[i], stage, strict=True):
+            torch.testing.assert_close(
+                torch.tensor(grad, dtype=torch.float64), wanted, rtol=1e-12, atol=1e-12
+            )
