@@ -19,13 +19,10 @@ def shortest_cycle(after: Mapping[Node, Mapping[Node, Place]]) -> list[tuple[Nod
 
     `after[a][b]` is the place of the edge from a to b; every node is a key. Empty without a cycle.
     """
-    core = _peeled(_turned(_peeled(after)))
-    core = _turned(core)
+    core = _turned(_peeled(_turned(_peeled(after))))
     best: list[tuple[Node, Place]] = []
     fewest = len(core) + 1
     for start in list(core):
-        if fewest <= 2 and best:
-            break
         found = _around(core, start, fewest)
         if found:
             best, fewest = found, _num_places(found)

@@ -53,10 +53,11 @@ Meetings = Mapping[tuple[int, int], tuple[Exchange, ...]]
 
 
 class Rank(NamedTuple):
-    """One stage of one lane."""
+    """One stage of one lane; `is_input`: an op waits there for one it is computed from."""
 
     stage: int
     lane: int
+    is_input: bool = False
 
 
 class Ran(NamedTuple):
@@ -176,7 +177,7 @@ def _add_inputs(
     for op, node in nodes.items():
         for needed in own_inputs(rank.stage, op, route):
             if by_result[needed] != node:
-                _edge(graph, by_result[needed], node, rank)
+                _edge(graph, by_result[needed], node, rank._replace(is_input=True))
         message = incoming(rank.stage, op, route)
         if message in carried:
             assert message is not None

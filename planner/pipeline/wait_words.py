@@ -45,18 +45,17 @@ def told(cycle: list[tuple[Node, Rank]], names: Names) -> list[str]:
     `cycle` as of `shortest_cycle`: nodes, each with the rank on which the next one waits for it.
     """
     ranks = [rank for _, rank in cycle]
-    if len(set(ranks)) > 1:  # begin where the rank changes, so that no run is cut in two
-        begin = next(i for i in range(len(ranks)) if ranks[i] != ranks[i - 1])
-        cycle = cycle[begin:] + cycle[:begin]
-        parts = [list(part) for _, part in groupby(cycle, key=lambda item: item[1])]
-    else:
-        parts = [[item] for item in cycle]
-    after = [part[0][0] for part in parts[1:] + parts[:1]]
-    sentences = [
-        f"{names.rank(*part[0][1])} {_does(waits, part[0][1], names)}"
-        f" only after it has {_does(part[0][0], part[0][1], names, done=True)}"
-        for part, waits in zip(parts, after, strict=True)
-    ]
+    # begin where the rank changes, so that no run is cut in two
+    begin = next((i for i, rank in enumerate(ranks) if rank != ranks[i - 1]), 0)
+    runs = [list(run) for _, run in groupby(cycle[begin:] + cycle[:begin], lambda item: item[1])]
+    sentences = []
+    for run, following in zip(runs, runs[1:] + runs[:1], strict=True):
+        done, rank = run[0]
+        sentences.append(
+            f"{names.rank(rank.stage, rank.lane)} {_does(following[0][0], rank, names)}"
+            f" only after it has {_does(done, rank, names, done=True)}"
+            + (", which it is computed from" if rank.is_input else "")
+        )
     return sentences[::-1]
 
 

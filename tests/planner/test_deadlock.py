@@ -303,3 +303,18 @@ def test_a_list_that_is_not_whole_is_told_in_words(change: Any, said: str) -> No
     found = find_deadlock({0: change(steps)}, TWO, "tagged", 1)
     assert found.startswith("lists of steps that cannot finish:\n  rank ")
     assert said in found
+
+
+def test_an_op_before_what_it_is_computed_from_is_told_on_its_own_stage() -> None:
+    """ZB-V turns round on the last stage, where nothing is sent between its chunks."""
+    schedule, way = made("zb-v", 3, 2)
+    last = list(schedule[2])
+    i, j = last.index(Op("F", 0, 0)), last.index(Op("F", 0, 1))
+    last[i], last[j] = last[j], last[i]
+    found = deadlock_of_batch((*schedule[:2], tuple(last)), way, 2, 1, {})
+    assert found.splitlines()[1:] == [
+        "  stage 2 (rank 2) runs F of microbatch 0, chunk 0"
+        " only after it has run F of microbatch 0, chunk 1",
+        "  stage 2 (rank 2) runs F of microbatch 0, chunk 1"
+        " only after it has run F of microbatch 0, chunk 0, which it is computed from",
+    ]
