@@ -1,18 +1,21 @@
-"""Our CSVs run in PyTorch's own pipelining runtime, with the gradients of one process.
+"""Our CSVs run in PyTorch's own pipelining runtime, with the gradients of one process; we read its.
 
 Each rank is a forked gloo process with a time-out. The runtime, its CSV loader and nothing of our
 executor do the work.
 """
 
+import csv
+import io
 import warnings
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
+from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 
-from hydraplan.files.pytorch_csv import compute_rows, write_csv
+from hydraplan.files.pytorch_csv import compute_rows, csv_text, parse, write_csv
 from hydraplan.model import Op
 from hydraplan.planner.pipeline.lowering import lower
 from hydraplan.planner.pipeline.pytorch_form import lowered_rows
@@ -101,3 +104,32 @@ def test_a_csv_runs_in_pytorch_with_the_gradients_of_one_process(
             torch.testing.assert_close(
                 torch.tensor(grad, dtype=torch.float64), wanted, rtol=1e-12, atol=1e-12
             )
+
+
+@pytest.mark.parametrize("with_messages", [False, True])
+@pytest.mark.parametrize(
+    ("name", "route_name"),
+    [("Interleaved1F1B", "loop"), ("LoopedBFS", "loop"), ("InterleavedZeroBubble", "loop"),
+     ("ZBVZeroBubble", "v"), ("DualPipeV", "v")],
+)  # fmt: skip
+def test_what_pytorch_dumps_is_read_action_for_action(name, route_name, with_messages):
+    theirs = get_schedule_ops(name, 4, 8, 2, with_comms=with_messages)
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows(theirs)
+    found = parse(file.getvalue(), "x.csv")
+    assert (found.route, found.num_chunks, found.num_microbatches) == (route_name, 2, 8)
+    texts = [[str(action or "") for action in row] for row in theirs]
+    ours = csv_text(found.rows)
+    assert ours == "".join(",".join(row) + "\n" for row in texts)
+    again = [[_Action.from_str(cell) for cell in line.split(",")] for line in ours.split()]
+    assert again == theirs
+
+
+def test_what_we_write_pytorch_parses_action_for_action():
+    way = route("v", 3, 2)
+    rows = compute_rows(SCHEDULES["dualpipe-v"].make(3, 6, 2), way)
+    for line, row in zip(csv_text(rows).splitlines(), rows, strict=True):
+        parsed = [_Action.from_str(cell) for cell in line.split(",")]
+        flat = [a for action in parsed for a in action.sub_actions or (action,)]
+        told = [(a.computation_type.value, a.stage_index, a.microbatch_index) for a in flat]
+        assert told == [tuple(action) for cell in row for action in cell]
