@@ -9,6 +9,7 @@ import numpy as np
 
 from hydraplan.cost import CostModel
 from hydraplan.layout import MAX_LENGTH_TOKENS, expand, legal_degrees, rank_tokens, rank_tokens_max
+from hydraplan.metrics import peak_live_tokens
 from hydraplan.model import ON_RANKS, UNPLACED, BatchPlan, IntArray, Sequences
 from hydraplan.planheader import PlanHeader, reorder_window
 
@@ -164,9 +165,7 @@ def _microbatch_multiple(
 
 def _cap(header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences) -> Iterator[str]:
     """Exact rows of every slot stay within the cap."""
-    rows = np.zeros((cost.ranks, batch.num_microbatches), np.int64)
-    exact = rank_tokens(placed.length_tokens, placed.ulysses_size, placed.ring_size)
-    np.add.at(rows, _slots(placed)[1:], exact)
+    rows = _rows(cost, batch, placed)
     cap = header.options.max_tokens_per_rank
     for lane, microbatch in np.argwhere(rows > cap):
         yield (
@@ -228,6 +227,14 @@ def _one_degree(
             f"microbatch {microbatch[j]}, lane {lane[j]} belongs to two blocks:"
             f" {_on_ranks(placed, int(other[j]))}; {_on_ranks(placed, int(sequence[j]))}"
         )
+
+
+def _rows(cost: CostModel, batch: BatchPlan, placed: Sequences) -> IntArray:
+    """Exact rows of every slot, (lanes, microbatches)."""
+    rows = np.zeros((cost.ranks, batch.num_microbatches), np.int64)
+    exact = rank_tokens(placed.length_tokens, placed.ulysses_size, placed.ring_size)
+    np.add.at(rows, _slots(placed)[1:], exact)
+    return rows
 
 
 def _slots(placed: Sequences) -> tuple[IntArray, IntArray, IntArray]:
@@ -311,6 +318,21 @@ def _schedule(
                 yield f"stage {stage}: microbatch {m}, chunk {c} runs only {done or 'nothing'}"
 
 
+def _live_tokens(
+    header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
+) -> Iterator[str]:
+    """No rank ever holds activations of more tokens than were allowed."""
+    limit = header.options.live_limit_tokens
+    if limit is None or any(_schedule(header, cost, batch, placed)):
+        return
+    peak = peak_live_tokens(batch.schedule, _rows(cost, batch, placed))
+    if peak > limit:
+        yield (
+            f"activations of {peak:.10g} tokens are held at once, the limit is"
+            f" {header.options.live_microbatches} x {header.options.max_tokens_per_rank}"
+        )
+
+
 _NEXT_OPS = {"": ("F",), "F": ("B", "BW"), "FB": ("W",)}
 
 ROUNDING = 1e-9
@@ -333,6 +355,7 @@ RULES: dict[str, Rule] = {
     "order": _order,
     "reorder": _reorder,
     "schedule": _schedule,
+    "live-tokens": _live_tokens,
 }
 """Every rule by the name a plan promises it under, foundations first."""
 

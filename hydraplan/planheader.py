@@ -16,6 +16,10 @@ from hydraplan.layout import MAX_RANKS
 from hydraplan.route import RouteName
 from hydraplan.stages import check_tensor_parallel
 
+LIVE_STAGES = {"zb-1p": 1, "zb-2p": 2, "portfolio": 1, "exact": 1, "auto": 1}
+"""Schedules planned under a memory limit, and the default of it: microbatches a stage of the
+pipeline that a stage may hold."""
+
 MIN_SPEED, MAX_SPEED = 1e-3, 1e3
 Speed = Annotated[float, Field(ge=MIN_SPEED, le=MAX_SPEED)]
 
@@ -33,7 +37,8 @@ class PlanOptions(Config):
     half as fast; None where all are nominal. `layers` "balanced" gives the stages with the
     embedding and the loss as many layers fewer as these cost, "even" does not.
     `microbatch_shape` "tapered" lets microbatches be light at both ends (`placement.taper`).
-    `chunks` of every stage, None for as many as the schedule has by itself.
+    `chunks` of every stage, None for as many as the schedule has by itself. `live_microbatches`
+    times the cap is what a stage may hold of activations, in tokens; None for no limit.
     """
 
     pp: Count
@@ -57,6 +62,21 @@ class PlanOptions(Config):
     layers: Literal["balanced", "even"] = "balanced"
     microbatch_shape: Literal["even", "tapered"] = "even"
     chunks: Count | None = None
+    live_microbatches: Annotated[Count | None, Field(validate_default=True)] = None
+
+    @property
+    def live_limit_tokens(self) -> int | None:
+        """Most tokens whose activations a rank may hold at once; None for no limit."""
+        live = self.live_microbatches
+        return None if live is None else live * self.max_tokens_per_rank
+
+    @field_validator("live_microbatches")
+    @classmethod
+    def _limit_of_planned(cls, live: int | None, info: ValidationInfo) -> int | None:
+        stages = LIVE_STAGES.get(info.data.get("pipeline", ""))
+        if live is not None or stages is None or "pp" not in info.data:
+            return live
+        return stages * int(info.data["pp"])
 
     @field_validator("min_degree")
     @classmethod

@@ -12,7 +12,7 @@ import numpy as np
 
 from hydraplan.cost import CostModel
 from hydraplan.model import BatchPlan, Search, Sequences
-from hydraplan.planheader import PlanOptions
+from hydraplan.planheader import LIVE_STAGES, PlanOptions
 from hydraplan.planner.batches import most_tokens, too_long
 from hydraplan.planner.placement.degrees import offered_levels
 
@@ -46,7 +46,8 @@ def search_claims(
     out = [text for name in sorted(known) for text in _out_of_range(name, values[name], figures)]
     yield from out
     yield from _together(options, batch, known)
-    if not out:
+    ops_came_later = options.pipeline in LIVE_STAGES or options.microbatch_order == "searched"
+    if not out and not ops_came_later:
         yield from _against_the_plan(batch, search, figures)
 
 

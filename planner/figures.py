@@ -9,19 +9,21 @@ from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible, InputError
 from hydraplan.metrics import FIGURES, balance, displacement, shares, sizes
 from hydraplan.model import WINNERS, BatchPlan, FloatArray, Schedule, Sequences, Timeline
-from hydraplan.planheader import PlanHeader
+from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.claims import row_claims, search_claims
 from hydraplan.planner.lower_bound import bound_s
-from hydraplan.planner.pipeline.order import ORDERS
+from hydraplan.planner.pipeline.order import ALL_ORDERS
+from hydraplan.planner.pipeline.planned import PLANNED, canonical
 from hydraplan.planner.pipeline.schedules import layout_of
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.exact_strategy import exact_claims
 from hydraplan.planner.placement.sizing import load_of
-from hydraplan.planner.placement.strategies import STRATEGIES
+from hydraplan.planner.placement.strategies import STRATEGIES, promised
 from hydraplan.planner.placement.window import microbatch_window
 from hydraplan.planner.placement.window_advice import window_advice
+from hydraplan.planner.planned_ops import memory_of
 from hydraplan.slots import SlotTimes, slot_times
 
 
@@ -30,7 +32,7 @@ def batch_figures(
     placed: Sequences,
     num_microbatches: int,
     schedule: Schedule,
-    cap_tokens: int,
+    options: PlanOptions,
     load_target_s: float,
 ) -> tuple[dict[str, float], Timeline]:
     """Figures named in `metrics.FIGURES`, and the run they come from."""
@@ -40,8 +42,11 @@ def batch_figures(
     figures |= balance(slots.load_s, load_target_s)
     figures |= sizes(cost, placed, slots, schedule)
     figures |= displacement(placed)
-    figures["fill_bubble"] = shares(simulate(evened(slots), schedule))["pipeline_bubble"]
-    bound = bound_s(cost, placed.length_tokens, cap_tokens)
+    even = evened(slots)
+    if options.pipeline in PLANNED:
+        schedule = canonical(options.pipeline, even, memory_of(options, even))
+    figures["fill_bubble"] = shares(simulate(even, schedule))["pipeline_bubble"]
+    bound = bound_s(cost, placed.length_tokens, options.max_tokens_per_rank)
     figures["lower_bound_s"] = bound
     figures["efficiency"] = bound / figures["iteration_s"]
     return {name: figures[name] for name in FIGURES}, timeline
@@ -78,8 +83,8 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     options, cost = header.options, header.cost_model()
     placed = batch.sequences.placed()
     strategy = STRATEGIES.get(options.strategy)
-    promised = strategy.invariants if strategy else ()
-    for name in sorted(set(promised) - set(header.invariants)):
+    wanted = promised(options) if strategy else ()
+    for name in sorted(set(wanted) - set(header.invariants)):
         yield f"the plan does not promise {name}, as every plan of {options.strategy} does"
     if options.microbatches not in (None, batch.num_microbatches):
         yield f"{batch.num_microbatches} microbatches, --microbatches asks {options.microbatches}"
@@ -87,7 +92,7 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
         ("strategy", batch.strategy, (options.strategy,)),
         ("pipeline", batch.pipeline, (options.pipeline,)),
         ("winner", batch.winner, WINNERS),
-        ("microbatch_order", batch.microbatch_order, ORDERS),
+        ("microbatch_order", batch.microbatch_order, ALL_ORDERS),
     ):
         if found not in known:
             yield f"{name} is {found!r}, not {' or '.join(known)}"
@@ -107,7 +112,7 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
             placed,
             batch.num_microbatches,
             batch.schedule,
-            options.max_tokens_per_rank,
+            options,
             batch.search.load_target_s,
         )
     except Infeasible as error:

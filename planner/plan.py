@@ -17,14 +17,16 @@ from hydraplan.planner.batches import Batches, cut_batches, open_batches
 from hydraplan.planner.figures import batch_figures, predicted
 from hydraplan.planner.forked import in_order
 from hydraplan.planner.pipeline.fast_run import one_lane_s, profile_of
-from hydraplan.planner.pipeline.order import ORDERS
+from hydraplan.planner.pipeline.order import ALL_ORDERS, ORDERS, SEARCHED
+from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import SCHEDULES, layout_of, one_f_one_b
 from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.draft import Draft, Request
-from hydraplan.planner.placement.strategies import STRATEGIES
+from hydraplan.planner.placement.strategies import STRATEGIES, promised
 from hydraplan.planner.placement.window import microbatch_window
 from hydraplan.planner.placement.window_advice import window_advice
+from hydraplan.planner.planned_ops import stand_in, with_ops
 from hydraplan.route import Route
 from hydraplan.slots import check_size, most_microbatches
 from hydraplan.stages import check_tensor_parallel, split_layers
@@ -75,8 +77,8 @@ def prepare(
     """
     for kind, name, known in (
         ("strategy", options.strategy, STRATEGIES),
-        ("pipeline", options.pipeline, SCHEDULES),
-        ("microbatch order", options.microbatch_order, (*ORDERS, "auto")),
+        ("pipeline", options.pipeline, (*SCHEDULES, *PLANNED)),
+        ("microbatch order", options.microbatch_order, (*ALL_ORDERS, "auto")),
     ):
         if name not in known:
             raise InputError(f"unknown {kind} {name!r}", f"known: {', '.join(known)}")
@@ -102,7 +104,7 @@ def prepare(
         lengths_digest=digest(lengths.length_tokens),
         lengths_name=lengths.name,
         lengths_unit=lengths.unit,
-        invariants=STRATEGIES[options.strategy].invariants,
+        invariants=promised(options),
         num_batches=len(bounds),
     )
     return header, open_batches(header.cost_model(), lengths, options, bounds)
@@ -170,7 +172,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
     check_size(cost.pp, cost.ranks, options.microbatches or -(-least // multiple) * multiple)
     offered = offered_levels(cost.ranks, options.min_degree, options.max_groups)
     table = cost_table(cost, open_rows.length_tokens, cap, offered)
-    make, chunks = SCHEDULES[options.pipeline].make, cost.route.num_chunks
+    make, chunks = SCHEDULES[stand_in(options.pipeline)].make, cost.route.num_chunks
     schedule = cache(lambda stages, count: make(stages, count, chunks))
     profile = profile_of(cost, open_rows.length_tokens)
     return Request(
@@ -184,7 +186,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
         min_degree=options.min_degree,
         reorder=options.reorder,
         first_row=int(rows.sequence_id[0]),
-        orders=ORDERS if order == "auto" else (order,),
+        orders=ORDERS if order in ("auto", SEARCHED) else (order,),
         tapered=options.microbatch_shape == "tapered",
         schedule=schedule,
         profile=profile,
@@ -208,13 +210,13 @@ def finish(
     request: Request, options: PlanOptions, batch: int, rows: Sequences, draft: Draft
 ) -> BatchPlan:
     """The draft with all rows, its op order, and its figures."""
-    ops = request.schedule(request.cost.pp, draft.num_microbatches)
+    draft, ops = with_ops(request, options, draft)
     figures, timeline = batch_figures(
         request.cost,
         draft.sequences,
         draft.num_microbatches,
         ops,
-        request.cap_tokens,
+        options,
         draft.search.load_target_s,
     )
     start, end = predicted(timeline)

@@ -30,7 +30,19 @@ NumBatches = Annotated[
 ]
 Pipeline = Annotated[
     str,
-    typer.Option("--pipeline", help="Schedule: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v."),
+    typer.Option(
+        "--pipeline",
+        help="Schedule: gpipe, 1f1b, interleaved, zb-h1|h2|v; or planned on"
+        " its costs: zb-1p|2p, portfolio, exact (small), auto (the best).",
+    ),
+]
+LiveMicrobatches = Annotated[
+    int | None,
+    typer.Option(
+        "--live-microbatches",
+        min=1,
+        help="Caps of activations a rank may hold at once; planned schedules: stages, zb-2p twice.",
+    ),
 ]
 Chunks = Annotated[
     int | None,
@@ -106,6 +118,7 @@ def read_inputs(
     strategy: str,
     pipeline: str,
     chunks: int | None,
+    live_microbatches: int | None,
     microbatches: str,
     microbatch_order: str | None,
     on_overlong: Literal["error", "skip", "truncate"],
@@ -147,6 +160,7 @@ def read_inputs(
             strategy=strategy,
             pipeline=pipeline,
             chunks=chunks,
+            live_microbatches=live_microbatches,
             microbatches=_count(microbatches, "--microbatches", "auto"),
             microbatch_order=STRATEGIES[strategy].default_order
             if microbatch_order is None

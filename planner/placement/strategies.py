@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from hydraplan.planheader import PlanOptions
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.exact_strategy import place_exact, place_exact_once
 from hydraplan.planner.placement.hydra import place_hydra, place_once
@@ -74,3 +75,9 @@ STRATEGIES: dict[str, Strategy] = {
     "token-balance": Strategy(place_token_balanced, place_token_balanced_once, "as-built", BLOCKS),
     "exact": Strategy(place_exact, place_exact_once, "auto", BLOCKS),
 }
+
+
+def promised(options: PlanOptions) -> tuple[str, ...]:
+    """Invariants that a plan made with these options promises."""
+    limited = options.live_microbatches is not None
+    return STRATEGIES[options.strategy].invariants + (("live-tokens",) if limited else ())

@@ -3,7 +3,7 @@ import pytest
 
 from hydraplan.planner.figures import batch_figures
 from hydraplan.planner.placement.strategies import STRATEGIES
-from tests.planner.cases import long_tailed, request_for
+from tests.planner.cases import long_tailed, options, request_for
 
 
 @pytest.mark.parametrize("slow_lanes", [[5], [0, 9, 17], [31]])
@@ -18,7 +18,7 @@ def test_knowing_slow_ranks_beats_not_knowing_them(slow_lanes: list[int]) -> Non
     unaware = STRATEGIES["hydra"].place(blind)
     schedule = slow.schedule(2, unaware.num_microbatches)
     figures, _ = batch_figures(
-        slow.cost, unaware.sequences, unaware.num_microbatches, schedule, 4096, float("nan")
+        slow.cost, unaware.sequences, unaware.num_microbatches, schedule, options(), float("nan")
     )
     assert aware.iteration_s < 0.97 * figures["iteration_s"]
 

@@ -16,7 +16,7 @@ from hydraplan.planner.placement.search import (
     first_points,
 )
 from hydraplan.slots import most_microbatches
-from tests.planner.cases import long_tailed, request_for
+from tests.planner.cases import long_tailed, options, request_for
 
 
 @st.composite
@@ -96,7 +96,8 @@ def test_a_draft_says_what_the_simulator_says(request: Request) -> None:
     draft = place_hydra(request)
     ops = request.schedule(request.cost.pp, draft.num_microbatches)
     figures, _ = batch_figures(
-        request.cost, draft.sequences, draft.num_microbatches, ops, request.cap_tokens,
+        request.cost, draft.sequences, draft.num_microbatches, ops,
+        options(max_tokens_per_rank=request.cap_tokens),
         draft.search.load_target_s,
     )  # fmt: skip
     assert draft.iteration_s == pytest.approx(figures["iteration_s"], rel=1e-12)

@@ -1,0 +1,78 @@
+"""The op order of a placed batch: a static schedule's, or one planned on the batch's own slots.
+
+A placement search runs on a static schedule, since thousands of runs are asked for; where the
+schedule is a planned one, ZB-H1 stands in for it, and ops are planned once the placement is made.
+Microbatches may then change places once more, unless their order was asked for.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from hydraplan.errors import Infeasible
+from hydraplan.metrics import peak_live_tokens
+from hydraplan.model import IntArray, Schedule
+from hydraplan.planheader import PlanOptions
+from hydraplan.planner.pipeline.memory import Memory
+from hydraplan.planner.pipeline.order import ORDERS, SEARCHED, microbatch_order
+from hydraplan.planner.pipeline.planned import PLANNED, plan_ops
+from hydraplan.planner.placement.draft import Draft, Request
+from hydraplan.slots import SlotTimes, slot_times
+
+STAND_IN = "zb-h1"
+"""What a placement search runs where the ops are planned later: it holds as much as 1F1B."""
+
+
+def stand_in(pipeline: str) -> str:
+    """The static schedule that a placement search runs."""
+    return STAND_IN if pipeline in PLANNED else pipeline
+
+
+def with_ops(request: Request, options: PlanOptions, draft: Draft) -> tuple[Draft, Schedule]:
+    """The draft, its microbatches renumbered where they moved, and the ops of every stage.
+
+    Raises:
+        Infeasible: More activations than `--live-microbatches` allows.
+    """
+    planned, order = options.pipeline in PLANNED, options.microbatch_order
+    searches = order == SEARCHED or (planned and len(request.orders) > 1)
+    if not planned and not searches:
+        ops = request.schedule(request.cost.pp, draft.num_microbatches)
+        if options.live_microbatches is not None:
+            slots = slot_times(request.cost, draft.sequences, draft.num_microbatches)
+            _check_limit(options, ops, slots.rows)
+        return draft, ops
+    slots = slot_times(request.cost, draft.sequences, draft.num_microbatches)
+    orders = {draft.microbatch_order: np.arange(draft.num_microbatches, dtype=np.int64)}
+    if len(request.orders) > 1:
+        orders |= {
+            name: microbatch_order(name, slots.load_s)
+            for name in ORDERS
+            if name in request.orders and name not in (draft.microbatch_order, "as-built")
+        }
+    found = plan_ops(options.pipeline, slots, memory_of(options, slots), orders, searches)
+    position = np.empty_like(found.order)
+    position[found.order] = np.arange(len(found.order))
+    moved = replace(draft.sequences, microbatch=position[draft.sequences.microbatch])
+    if options.live_microbatches is not None:
+        _check_limit(options, found.schedule, slots.rows[:, found.order])
+    return replace(draft, sequences=moved, microbatch_order=found.name), found.schedule
+
+
+def memory_of(options: PlanOptions, slots: SlotTimes) -> Memory:
+    """What the fullest lane of every microbatch holds, in rows, and what a stage may hold."""
+    limit = options.live_limit_tokens
+    return Memory(
+        limit=np.inf if limit is None else float(limit),
+        live=slots.rows.max(axis=0).astype(float),
+    )
+
+
+def _check_limit(options: PlanOptions, ops: Schedule, rows: IntArray) -> None:
+    limit, peak = options.live_limit_tokens, peak_live_tokens(ops, rows)
+    if limit is not None and peak > limit:
+        raise Infeasible(
+            f"schedule {options.pipeline} holds activations of {peak:.9g} tokens at once,"
+            f" {options.live_microbatches} x {options.max_tokens_per_rank} are allowed",
+            "raise --live-microbatches, or use --pipeline auto",
+        )
