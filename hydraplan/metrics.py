@@ -67,7 +67,7 @@ def shares(timeline: Timeline) -> dict[str, float]:
     total = float((stage_end + timeline.grad_sync_s).max())
     busy = np.stack([b.sum(axis=0) for b in timeline.busy_s])
     occupied = np.stack(
-        [(e - s).sum(axis=0) for s, e in zip(timeline.start_s, timeline.end_s, strict=True)]
+        [_occupied_s(s, e) for s, e in zip(timeline.start_s, timeline.end_s, strict=True)]
     )
     result = {
         "iteration_s": total,
@@ -78,6 +78,14 @@ def shares(timeline: Timeline) -> dict[str, float]:
     }
     others = sum(result[name] for name in ("busy", "grad_sync", "group_wait", "dp_bubble"))
     result["pipeline_bubble"] = max(0.0, 1 - others)
+    return result
+
+
+def _occupied_s(start_s: FloatArray, end_s: FloatArray) -> FloatArray:
+    """Seconds in which some op runs on each lane; two that run at the same time count once."""
+    begun_s = start_s.copy()
+    begun_s[1:] = np.maximum(start_s[1:], end_s[:-1])
+    result: FloatArray = (end_s - begun_s).sum(axis=0)
     return result
 
 

@@ -14,7 +14,7 @@ from hydraplan.metrics import (
     shares,
     sizes,
 )
-from hydraplan.model import Op
+from hydraplan.model import Op, Timeline
 from hydraplan.planner.lower_bound import bound_s
 from hydraplan.planner.pipeline.schedules import one_f_one_b
 from hydraplan.planner.pipeline.simulator import simulate
@@ -122,3 +122,15 @@ def test_a_target_that_is_no_time_counts_as_none(target: float) -> None:
     load = np.array([[1.0, 2.0], [2.0, 3.0]])
     assert balance(load, target)["target_error"] == 0.25
     assert balance(load, 1.0)["target_error"] == 1.0
+
+
+def test_two_passes_at_the_same_time_occupy_a_lane_once() -> None:
+    """F from 0 to 2; then F and BW together from 3 to 7, of which 1 s each is waiting."""
+    ops = (Op("F", 0), Op("F", 1, joined=True), Op("BW", 0))
+    start, end, busy = (np.array(v)[:, None] for v in ([0.0, 3, 3], [2.0, 7, 7], [2.0, 1.5, 1.5]))
+    found = shares(Timeline((ops,), (start,), (end,), (busy,), np.array([1.0])))
+    assert found["iteration_s"] == 8
+    assert found["busy"] == 5 / 8
+    assert found["group_wait"] == 1 / 8
+    assert found["grad_sync"] == 1 / 8
+    assert found["pipeline_bubble"] == pytest.approx(1 / 8)

@@ -313,8 +313,6 @@ def test_each_lost_second_has_one_cause(run: Case, seed: int) -> None:
 @given(cases())
 def test_without_noise_causes_are_the_shares_of_the_figures(run: Case) -> None:
     slots, schedule = run
-    if any(op.joined for ops in schedule for op in ops):
-        return
     found, wanted = noisy_run(slots, schedule, Noise(), trials=1), shares(simulate(slots, schedule))
     part = {name: float(seconds[0]) / found.nominal_s for name, seconds in found.lost_s.items()}
     for name in ("group_wait", "dp_bubble", "grad_sync"):
