@@ -55,9 +55,13 @@ class Table:
 
 
 def reported(
-    path: Path | None, result: Cell, tables: Sequence[Table], readme: bool = False
+    path: Path | None,
+    result: Cell,
+    tables: Sequence[Table],
+    readme: bool = False,
+    page: Path = README,
 ) -> None:
-    """Print the tables; write JSON if a path is given, and the README's section if asked."""
+    """Print the tables; write JSON if a path is given, and the section of the page if asked."""
     text = "\n\n".join(table.markdown() for table in tables)
     print(text, flush=True)
     about = {
@@ -72,7 +76,7 @@ def reported(
     if readme:
         name = Path(sys.argv[0]).stem
         made = f"Made at commit {about['commit']}.\n\n{text}"
-        README.write_text(spliced(README.read_text(), name, made))
+        page.write_text(spliced(page.read_text(), name, made))
 
 
 def spliced(whole: str, section: str, text: str) -> str:
