@@ -12,9 +12,13 @@ from hydraplan.kernels.packing import rank_layout
 from hydraplan.model import Op, Schedule
 from hydraplan.planner.pipeline.deadlock import deadlock_of_batch, find_deadlock, meetings_of
 from hydraplan.planner.pipeline.lowering import Step, Steps, lane_steps, lower, receive_at_use
+from hydraplan.planner.pipeline.memory import even_memory
+from hydraplan.planner.pipeline.portfolio import portfolio
 from hydraplan.planner.pipeline.schedules import SCHEDULES, one_f_one_b
 from hydraplan.planner.pipeline.wait_graph import TRANSPORTS, Exchange, Transport
+from hydraplan.planner.pipeline.zero_bubble import zero_bubble
 from hydraplan.route import Route, RouteName, route
+from hydraplan.slots import SlotTimes
 from tests.builders import Place, placed_sequences
 from tests.planner.orders import random_order
 from tests.planner.transports import Machine
@@ -38,6 +42,25 @@ def test_every_canonical_schedule_is_free_of_deadlock_on_every_transport(
     name: str, num_stages: int, num_microbatches: int
 ) -> None:
     schedule, way = made(name, num_stages, num_microbatches)
+    assert verdicts(lower(schedule, way, num_microbatches), way) == ["ok"] * 4
+
+
+@pytest.mark.parametrize("plan", [zero_bubble, portfolio])
+@pytest.mark.parametrize(("num_stages", "num_microbatches", "limit"), [(2, 5, 2), (4, 9, 5)])
+def test_every_planned_order_is_free_of_deadlock_on_every_transport(
+    plan: Any, num_stages: int, num_microbatches: int, limit: float
+) -> None:
+    way = route("loop", num_stages, 1)
+    shape = (num_stages, 1, 1, num_microbatches)
+    times = SlotTimes(
+        op_s=np.random.default_rng(0).uniform(0.5, 2, (3, *shape)),
+        rows=np.ones((1, num_microbatches), np.int64),
+        component=np.zeros((1, num_microbatches), np.int64),
+        boundary_s=np.full((1, num_microbatches), 0.1),
+        grad_sync_s=np.zeros(num_stages),
+        route=way,
+    )
+    schedule = plan(times, even_memory(limit, num_microbatches))
     assert verdicts(lower(schedule, way, num_microbatches), way) == ["ok"] * 4
 
 
