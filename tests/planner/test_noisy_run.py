@@ -9,6 +9,7 @@ from hydraplan.errors import Infeasible
 from hydraplan.metrics import peak_live_tokens, shares
 from hydraplan.model import FloatArray, Op, Schedule
 from hydraplan.planner.pipeline import noisy_run as module
+from hydraplan.planner.pipeline.causes import CAUSES, causes_s, planned_s
 from hydraplan.planner.pipeline.noise import (
     SOURCES,
     SPELL_SOURCES,
@@ -18,7 +19,7 @@ from hydraplan.planner.pipeline.noise import (
     parse_noise,
     shape_of,
 )
-from hydraplan.planner.pipeline.noisy_run import CAUSES, noisy_run, noisy_timeline, trial_s
+from hydraplan.planner.pipeline.noisy_run import noisy_run, noisy_timeline, trial_s
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.pipeline.spells import NONE, sorted_spells, stretched_s
@@ -170,9 +171,7 @@ def test_each_second_of_a_tiny_run_has_its_cause() -> None:
     lost_s = np.zeros(1)
     way = route("loop", 2, 1)
     times = module.run_ops(load, ONE_BY_ONE, way, draws.spells, lost_s)
-    found = module._causes(
-        slots, ONE_BY_ONE, module._planned_s(slots, ONE_BY_ONE), draws, load, times, lost_s
-    )
+    found = causes_s(slots, ONE_BY_ONE, planned_s(slots, ONE_BY_ONE), draws, load, times, lost_s)
     # lane 0: 1 + .25 + 2 * (1 + 5) + .25 + 5 | 1 + .25 + 6 + .25 + 5; lane 1: twice 12 s on stage 1
     assert times.end_s[0, -1].tolist() == [31.0, 37.0]
     assert times.end_s[1, -1].tolist() == [25.75, 31.75]
