@@ -95,6 +95,8 @@ def place_hydra(request: Request) -> Draft:
         runs = [finalist_of(request, t) for t in likely[: num_finalists(request, _counts(tapers))]]
         chosen = min([chosen, *runs], key=both_s)
     load_driven = drafted(request, chosen) if chosen else None
+    if memory is None and load_driven is None and request.reorder == "batch":
+        memory = _order_kept(request)
     options = [d for d in (load_driven, memory) if d is not None]
     if memory and load_driven and load_driven.iteration_s > memory.iteration_s and fastest:
         options.append(drafted(request, fastest))
@@ -164,6 +166,24 @@ def _memory_candidate(request: Request) -> Draft | None:
             return place_memory_sized(request)
         except Infeasible:
             return None
+    return _in_order(request)
+
+
+def _order_kept(request: Request) -> Draft | None:
+    """The memory-sized plan as kept orders place it, which miss no room where slots are few.
+
+    One window of the whole batch first, then rows as they come: so no number of microbatches is
+    refused here that `--reorder none` meets. Tokens beyond all slots are not tried.
+    """
+    if request.microbatches is None or request.microbatches < request.window.memory:
+        return None
+    rows = int(request.sequences.sequence_id[-1]) - request.first_row + 1
+    kept = (_in_order(replace(request, reorder=name)) for name in (f"window:{rows}", "none"))
+    return next(filter(None, kept), None)
+
+
+def _in_order(request: Request) -> Draft | None:
+    """The memory-sized plan where rows keep their order."""
     found = request.sized(request.table.floor[request.table.bucket])
     placement = placed_at_degrees(request, found, request.microbatches or request.window.memory)
     if placement is None:

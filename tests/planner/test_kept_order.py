@@ -189,3 +189,18 @@ def test_strategies_that_sort_the_batch_refuse(strategy: str) -> None:
 def test_moving_microbatches_is_refused_where_order_is_kept() -> None:
     with pytest.raises(InputError, match="--microbatch-order long-first moves microbatches"):
         planned(60, 1, reorder="window:9", microbatch_order="long-first")
+
+
+def test_no_number_is_refused_in_any_order_that_a_kept_one_meets() -> None:
+    """Rows that only fit at degrees that do not pay by themselves."""
+    for ranks, cap, length, count in (
+        (3, 64, [41, 107, 80, 1, 94, 19, 62, 83], 3),
+        (3, 64, [177, 83, 8, 138, 102, 168, 89, 71, 12, 88, 124], 8),
+        (6, 16, [37, 27, 39, 95, 16, 38, 82, 48, 18], 5),
+    ):
+        found = fixed(ranks, cap, "batch", count, length)
+        assert found is not None, (ranks, cap, length)
+        assert found[1].num_microbatches == count
+        assert check_plan(*found) == []
+        assert check_figures(*found) == []
+    assert fixed(3, 64, "batch", 2, [41, 107, 80, 1, 94, 19, 62, 83]) is None
