@@ -40,6 +40,8 @@ def search_claims(
     values = {name: float(getattr(search, name)) for name in (*POINT, *CANDIDATES)}
     known = {name for name, value in values.items() if not isnan(value)}
     if batch.strategy not in SEARCHING:
+        if batch.winner != "memory":
+            yield f"winner is {batch.winner}, plans of {batch.strategy} are memory-sized"
         for name in sorted(known):
             yield f"{name} is {values[name]:.9g}, but strategy {batch.strategy} does not search"
         return
@@ -69,6 +71,14 @@ def _together(options: PlanOptions, batch: BatchPlan, known: set[str]) -> Iterat
         yield f"{' and '.join(some)} without the rest of {', '.join(LOAD_DRIVEN)}"
     if batch.winner == "load-driven" and not some:
         yield "a load-driven plan won, but load_driven_s is nan"
+    search, timed = batch.search, bool(some) + ("memory_s" in known)
+    if search.num_candidates - search.num_rejected < timed:
+        yield (
+            f"num_rejected is {search.num_rejected} of num_candidates {search.num_candidates},"
+            " but a load-driven and a memory-sized candidate have times"
+        )
+    if "memory_s" not in known and not search.num_rejected:
+        yield "memory_s is nan, but num_rejected is 0"
     point = {name for name in POINT if name in known}
     ways: list[set[str]] = [{"load_target_s", "theta", "eta"}, {"load_target_s", "slack"}]
     if options.microbatch_shape == "tapered":

@@ -88,6 +88,11 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
         yield f"the plan does not promise {name}, as every plan of {options.strategy} does"
     if options.microbatches not in (None, batch.num_microbatches):
         yield f"{batch.num_microbatches} microbatches, --microbatches asks {options.microbatches}"
+    if options.microbatch_order not in ("auto", batch.microbatch_order):
+        yield (
+            f"microbatch_order is {batch.microbatch_order!r},"
+            f" --microbatch-order asks {options.microbatch_order}"
+        )
     for name, found, known in (
         ("strategy", batch.strategy, (options.strategy,)),
         ("pipeline", batch.pipeline, (options.pipeline,)),

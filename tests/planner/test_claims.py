@@ -97,6 +97,8 @@ def test_what_a_strategy_can_say_is_believed(batch: BatchPlan) -> None:
         ),
         (MEMORY, {"fastest_load_driven_s": 3 * TIME_S}, "slower than load_driven_s"),
         (LOAD_DRIVEN, {"memory_s": TIME_S * 0.99}, "faster than this plan's"),
+        (LOAD_DRIVEN, {"num_candidates": 1}, "num_candidates 1, but a load-driven and"),
+        (LOAD_DRIVEN, {"memory_s": nan, "num_rejected": 0}, "memory_s is nan, but num_rejected"),
         (
             LOAD_DRIVEN,
             {"load_driven_s": 3 * TIME_S, "fastest_load_driven_s": 2 * TIME_S},
@@ -121,6 +123,14 @@ def test_only_tapered_microbatches_have_a_taper() -> None:
     assert "taper is 1.5, it lies" in said(LOAD_DRIVEN, "tapered", **(point | {"taper": 1.5}))
     _, batch = made(microbatch_shape="tapered", pp=4)
     assert said(batch, "tapered") == ""
+
+
+def test_winner_and_order_are_those_of_the_strategy_and_of_the_options() -> None:
+    header, batch = made(microbatch_order="long-first")
+    assert check_figures(header, batch) == []
+    (text,) = check_figures(header, replace(batch, microbatch_order="sandwich"))
+    assert "microbatch_order is 'sandwich', --microbatch-order asks long-first" in text
+    assert "plans of memory-ffd are memory-sized" in said(replace(BASELINE, winner="load-driven"))
 
 
 def test_every_number_of_a_search_is_checked_in_some_way() -> None:
