@@ -137,6 +137,27 @@ def stage_layers(
     return tuple(tuple(row) for row in split(extra_layers=extra))
 
 
+def without_taper(options: PlanOptions) -> str:
+    """Why tapered microbatches were asked for and none can be there; "" if they can, or were not.
+
+    Source: `search.tapered_points`, and `exact`, which makes the fullest slot least.
+    """
+    if options.microbatch_shape != "tapered":
+        return ""
+    for is_so, reason in (
+        (options.strategy != "hydra", f"strategy {options.strategy} builds none"),
+        (options.pp == 1, "one stage has no pipeline to fill"),
+        (options.reorder != "batch", f"--reorder {options.reorder} fixes what is first and last"),
+        (
+            options.microbatch_order not in ("auto", "as-built"),
+            f"--microbatch-order {options.microbatch_order} sorts microbatches",
+        ),
+    ):
+        if is_so:
+            return f"--microbatch-shape tapered has no effect: {reason}"
+    return ""
+
+
 def plan_batch(cost: CostModel, options: PlanOptions, batch: int, rows: Sequences) -> BatchPlan:
     """Place one batch by the named strategy and compute its figures."""
     request = open_request(cost, options, rows)

@@ -65,7 +65,7 @@ def plan(
     from hydraplan.files.planfile import PLAN_FILES, write_plan
     from hydraplan.host import usable_cores
     from hydraplan.model import BatchPlan, BatchSummary
-    from hydraplan.planner.plan import plan_many
+    from hydraplan.planner.plan import plan_many, without_taper
     from hydraplan.views import console
     from hydraplan.views.plan_text import plan_object, print_plan
 
@@ -99,6 +99,8 @@ def plan(
         microbatch_shape=microbatch_shape,
         rank_speed=rank_speed,
     )
+    if ignored := without_taper(inputs.options):
+        console.note(f"note: {ignored}")
     summaries: list[BatchSummary] = []
 
     def kept(batch: BatchPlan) -> BatchPlan:

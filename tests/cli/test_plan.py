@@ -84,6 +84,14 @@ def test_plan_show_and_compare_name_the_options_that_differ_from_their_default(
         assert options["rank_speed"] == [1.0] * 7 + [0.5]
 
 
+def test_a_microbatch_shape_without_effect_is_noted_on_stderr(profile, tmp_path, capsys):
+    asked = ["plan", BUNDLED, "--profile", profile, *SHAPE, "--microbatch-shape", "tapered"]
+    assert run([*asked, "--strategy", "memory-ffd", "-o", str(tmp_path / "a.plan")]) == 0
+    out, err = capsys.readouterr()
+    assert "tapered has no effect: strategy memory-ffd builds none\n" in err
+    assert "no effect" not in out
+
+
 def test_validate_says_yes_with_0_and_no_with_1_and_the_row(
     plan_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

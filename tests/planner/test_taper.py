@@ -15,7 +15,8 @@ from hydraplan.planner.placement.hydra import place_hydra, place_once
 from hydraplan.planner.placement.place import place_filling
 from hydraplan.planner.placement.search import tapered_point, tapered_points
 from hydraplan.planner.placement.taper import best_shape, shapes
-from tests.planner.cases import long_tailed, request_for
+from hydraplan.planner.plan import without_taper
+from tests.planner.cases import long_tailed, options, request_for
 
 THIRD = 0.28
 """F over F + B + W where B and W together take about 2.6 times as long."""
@@ -128,6 +129,28 @@ def test_tapered_points_are_there_only_when_asked(request_open: Request) -> None
     few = tapered_points(asked, 20)  # fewer than the tokens ask for
     assert min(p.num_microbatches for p in few) >= asked.window.memory
     assert {p.num_microbatches for p in tapered_points(fixed, 50)} == {50}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"microbatch_order": "as-built"}, ""),
+        ({"strategy": "exact"}, "strategy exact builds none"),
+        ({"pp": 1}, "one stage has no pipeline to fill"),
+        ({"reorder": "window:8"}, "--reorder window:8 fixes what is first and last"),
+        ({"microbatch_order": "sandwich"}, "--microbatch-order sandwich sorts microbatches"),
+    ],
+)
+def test_an_order_or_strategy_that_takes_no_tapered_microbatches_is_named(
+    changes: dict[str, object], reason: str
+) -> None:
+    said = without_taper(options(microbatch_shape="tapered", **changes))
+    assert said == (reason and f"--microbatch-shape tapered has no effect: {reason}")
+    assert without_taper(options(**changes)) == ""
+    if reason and changes.get("strategy") is None:
+        asked = request_for(np.full(50, 300), microbatch_shape="tapered", **changes)
+        assert tapered_points(asked, 24) == []
 
 
 def test_a_tapered_plan_is_faster_and_says_so(request_open: Request) -> None:
