@@ -111,9 +111,33 @@ def noisy() -> dict[str, Any]:
     return found
 
 
+def orders() -> dict[str, Any]:
+    """Op orders of the portfolio, on both kinds of routes that it plans for."""
+    from hydraplan.planner.pipeline.memory import Memory  # noqa: PLC0415
+    from hydraplan.planner.pipeline.portfolio import portfolio  # noqa: PLC0415
+    from hydraplan.route import RouteName, route  # noqa: PLC0415
+    from hydraplan.slots import SlotTimes  # noqa: PLC0415
+
+    found: dict[str, Any] = {}
+    ways: tuple[tuple[RouteName, int], ...] = (("loop", 1), ("v", 2))
+    for name, chunks in ways:
+        rng, m = np.random.default_rng(5), 3
+        times = SlotTimes(
+            op_s=rng.uniform(0.5, 2, (3, 2, chunks, 1, m)),
+            rows=np.ones((1, m), np.int64),
+            component=np.zeros((1, m), np.int64),
+            boundary_s=rng.uniform(0, 0.5, (1, m)),
+            grad_sync_s=np.zeros(2),
+            route=route(name, 2, chunks),
+        )
+        found[name] = portfolio(times, Memory(2.0, np.ones(m)))
+    return found
+
+
 def results() -> dict[str, Any]:
     """Everything, as JSON holds it: floats to the last bit."""
-    return json.loads(json.dumps({"plans": plans(), "structures": structures(), "noisy": noisy()}))  # type: ignore[no-any-return]
+    found = {"plans": plans(), "structures": structures(), "noisy": noisy(), "orders": orders()}
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
 
 def main() -> None:
