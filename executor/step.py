@@ -149,8 +149,9 @@ class _Batch:
         if kind == "F":
             return self._forward(m, chunk, incoming_TC)
         if kind == "W":
-            for work in self.held.waiting.pop((m, chunk)):
-                work()
+            waiting = self.held.waiting.pop((m, chunk))
+            while waiting:
+                waiting.pop()()
             return None
         passed = self.held.passed.pop((m, chunk))
         gradient = incoming_TC
