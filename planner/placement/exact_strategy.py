@@ -33,7 +33,7 @@ def place_exact(request: Request, limits: Limits | None = None) -> Draft:
         Infeasible: The batch is too large to be solved exactly, or hydra finds no plan.
         MissingDependency: ortools is not installed.
     """
-    hint = place_hydra(request)
+    hint = place_hydra(replace(request, tapered=False))
     found = solve(request, hint, limits)
     whole = build(
         request,
