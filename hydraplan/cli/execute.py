@@ -9,7 +9,9 @@ from hydraplan.cli import options as o
 
 LEARNING_RATE = 3e-4
 TIMEOUT_S = 120.0
-TRIALS = 200
+TRIALS, MAX_TRIALS = 200, 100_000
+"""Trials with noise if none are asked for, and at most; an interval at the most is 1/300 as wide as
+the spread."""
 
 Data = Annotated[
     Path | None,
@@ -35,7 +37,10 @@ def execute(
     trials: Annotated[
         int | None,
         typer.Option(
-            "--trials", min=1, help="Draws of the noise.  [default: 200, without noise 1]"
+            "--trials",
+            min=1,
+            max=MAX_TRIALS,
+            help="Draws of the noise.  [default: 200, without noise 1]",
         ),
     ] = None,
     steps: Annotated[

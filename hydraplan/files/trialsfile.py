@@ -47,20 +47,27 @@ class Trials(NamedTuple):
 
 def write_trials(path: Path, header: Config, steps: Sequence[Trials]) -> None:
     """Write the trials of every step to a file, replacing it."""
-    columns: dict[str, list[object]] = {name: [] for name in TRIALS_SCHEMA.names}
-    for step, trials in enumerate(steps):
-        count = len(trials.iteration_s)
-        for cause, lost_s in trials.lost_s.items():
-            without_s = trials.without_s.get(cause)
-            columns["step"] += [step] * count
-            columns["trial"] += range(count)
-            columns["iteration_s"] += trials.iteration_s.tolist()
-            columns["nominal_s"] += [trials.nominal_s] * count
-            columns["cause"] += [cause] * count
-            columns["lost_s"] += lost_s.tolist()
-            columns["without_s"] += [None] * count if without_s is None else without_s.tolist()
+    parts = [_table(step, trials) for step, trials in enumerate(steps)]
+    table = pa.concat_tables(parts).cast(with_footer(TRIALS_SCHEMA, header))
     with beside(path) as spare:
-        pq.write_table(pa.table(columns, schema=with_footer(TRIALS_SCHEMA, header)), spare)
+        pq.write_table(table, spare)
+
+
+def _table(step: int, trials: Trials) -> pa.Table:
+    """Rows of a step: all trials of the first cause, then those of the next."""
+    count, causes = len(trials.iteration_s), list(trials.lost_s)
+    none = np.full(count, np.nan)
+    without_s = np.concatenate([trials.without_s.get(cause, none) for cause in causes])
+    columns = {
+        "step": np.full(count * len(causes), step),
+        "trial": np.tile(np.arange(count), len(causes)),
+        "iteration_s": np.tile(trials.iteration_s, len(causes)),
+        "nominal_s": np.full(count * len(causes), trials.nominal_s),
+        "cause": np.repeat(causes, count),
+        "lost_s": np.concatenate(list(trials.lost_s.values())),
+        "without_s": pa.array(without_s, mask=np.isnan(without_s)),
+    }
+    return pa.table(columns, schema=TRIALS_SCHEMA)
 
 
 def read_trials(path: Path, num_trials: int) -> Trials | None:
