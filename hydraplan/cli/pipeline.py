@@ -85,6 +85,7 @@ def pipeline(
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.pytorch_csv import compute_rows, write_csv
     from hydraplan.planner.pipeline.alone import StageTimes, run_alone
+    from hydraplan.planner.pipeline.deadlock import deadlock_of_batch
     from hydraplan.planner.pipeline.memory import even_memory
     from hydraplan.route import route
     from hydraplan.views import console
@@ -99,7 +100,13 @@ def pipeline(
     limit = planned_limit if memory_limit is None else memory_limit
     memory = even_memory(limit, asked.microbatches, backward_frees)
     slots, ops = _order(schedule, asked, times, memory)
-    ran = run_alone(slots, ops, asked.route, memory)
+    way = route(asked.route, asked.stages, asked.chunks)
+    try:
+        ran = run_alone(slots, ops, asked.route, memory)
+    except Infeasible:
+        circle = deadlock_of_batch(ops, way, asked.microbatches, 1, {})
+        text = " ".join(circle.replace(":\n", ":").replace("\n", ";").split())
+        raise Infeasible(f"{schedule}: {text}", "change the order of one of these") from None
     peak = ran.figures["peak_memory"]
     if memory_limit is not None and not memory.fits(peak):
         raise Infeasible(
@@ -108,15 +115,14 @@ def pipeline(
             "raise the limit, or use --schedule zb-1p, which keeps to one",
         )
     if output is not None:
-        way = route(asked.route, asked.stages, asked.chunks)
         write_csv(output, compute_rows(ops, way))
     size = {"pp": asked.stages, "microbatches": asked.microbatches, "chunks": asked.chunks}
     bounds = {"memory_limit": memory_limit, "backward_frees": backward_frees}
-    told = {"schedule": schedule, "mode": "simulated", **size, **times._asdict(), **bounds}
+    about = {"schedule": schedule, "mode": "simulated", **size, **times._asdict(), **bounds}
     if json:
-        console.emit_json(pipeline_object(told, ran.figures))
+        console.emit_json(pipeline_object(about, ran.figures))
     else:
-        print_pipeline(told, ran.figures, ran.timeline)
+        print_pipeline(about, ran.figures, ran.timeline)
 
 
 def _check_numbers(times: "StageTimes", memory_limit: float | None, frees: float) -> None:

@@ -73,12 +73,14 @@ def gantt(
 
 
 def legend(schedule: Schedule) -> str:
-    """What the lines and the symbols of the chart stand for."""
+    """What the symbols and the lines of the chart stand for, on a line each."""
     chunks = min(1 + max(op.chunk for ops in schedule for op in ops), len(SYMBOLS))
-    letters = ", ".join(f"{SYMBOLS[c][0]}-{SYMBOLS[c][-1]} in chunk {c}" for c in range(1, chunks))
+    letters = ", ".join(f"{c}: {SYMBOLS[c][0]}-{SYMBOLS[c][-1]}" for c in range(1, chunks))
     backward = "B input gradient, W weight gradient" if "W" in _kinds(schedule) else "B backward"
-    symbols = f"last digit of the microbatch{f', {letters}' if letters else ''}"
-    return f"{symbols}; F forward, {backward}, '{IDLE}' idle"
+    return (
+        f"last digit of the microbatch{f'; chunk {letters}' if letters else ''}"
+        f"\nF forward, {backward}, '{IDLE}' idle"
+    )
 
 
 def _kinds(schedule: Schedule) -> str:

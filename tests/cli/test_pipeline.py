@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hydraplan.cli.app import run
+from hydraplan.metrics import INPUT_GRADIENT_FREES
 from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 
@@ -96,7 +97,8 @@ def test_the_text_says_the_figures_and_draws_every_stage_within_80_columns(capsy
     figures = ("bubble_rate", "span", "idle", "makespan", "makespan_idle_max", "peak_memory")
     assert all(f"\n{figure} " in out for figure in figures)
     chart = out[out.index("  0 F ") :]
-    assert max(map(len, chart.splitlines())) <= 80
+    assert max(map(len, out.splitlines())) <= 80
+    assert len(chart.splitlines()) == 4 * 3 + 2
     assert "\x1b" not in out
 
 
@@ -216,7 +218,14 @@ def test_a_file_whose_rows_wait_for_each_other_is_named(tmp_path, capsys):
     path = tmp_path / "x.csv"
     path.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
     err = refused(capsys, 4, "--schedule", str(path))
-    assert "waits for an op that never comes" in err
+    assert "ranks wait for each other in a circle" in err
+    assert "stage 1 (rank 1) sends the gradients of microbatch 0 to stage 0 only after" in err
+    assert "\\n" not in err
+
+
+def test_the_share_that_b_frees_is_by_default_that_of_plans(capsys):
+    told = json.loads(asked(capsys, *SIZE, "--json"))
+    assert told["backward_frees"] == INPUT_GRADIENT_FREES
 
 
 def test_a_fault_in_a_file_is_told_with_row_and_column(tmp_path, capsys):

@@ -39,11 +39,11 @@ def test_weight_gradients_have_a_line_and_chunks_their_letters():
     chart = one_after_the_other(Op("F", 0), Op("F", 0, 1), Op("B", 0, 1), Op("W", 3, 5))
     assert plain(*chart)[:3] == ["  0 F 00aa....", "    B ....aa..", "    W ......33"]
     assert legend(chart[0]) == (
-        "last digit of the microbatch, a-j in chunk 1, k-t in chunk 2, A-J in chunk 3, K-T in chunk"
-        " 4; F forward, B input gradient, W weight gradient, '.' idle"
+        "last digit of the microbatch; chunk 1: a-j, 2: k-t, 3: A-J, 4: K-T\n"
+        "F forward, B input gradient, W weight gradient, '.' idle"
     )
     assert legend(((Op("F", 0), Op("BW", 0)),)) == (
-        "last digit of the microbatch; F forward, B backward, '.' idle"
+        "last digit of the microbatch\nF forward, B backward, '.' idle"
     )
 
 
