@@ -87,6 +87,7 @@ def pipeline(
     from hydraplan.planner.pipeline.alone import StageTimes, run_alone
     from hydraplan.planner.pipeline.deadlock import deadlock_of_batch
     from hydraplan.planner.pipeline.memory import even_memory
+    from hydraplan.planner.pipeline.planned import PLANNED
     from hydraplan.route import route
     from hydraplan.views import console
     from hydraplan.views.pipeline_text import pipeline_object, print_pipeline
@@ -117,7 +118,8 @@ def pipeline(
     if output is not None:
         write_csv(output, compute_rows(ops, way))
     size = {"pp": asked.stages, "microbatches": asked.microbatches, "chunks": asked.chunks}
-    bounds = {"memory_limit": memory_limit, "backward_frees": backward_frees}
+    kept = limit if asked.schedule is None and schedule in PLANNED else memory_limit
+    bounds = {"memory_limit": kept, "backward_frees": backward_frees}
     about = {"schedule": schedule, "mode": "simulated", **size, **times._asdict(), **bounds}
     if json:
         console.emit_json(pipeline_object(about, ran.figures))

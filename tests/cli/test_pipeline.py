@@ -223,6 +223,14 @@ def test_a_file_whose_rows_wait_for_each_other_is_named(tmp_path, capsys):
     assert "\\n" not in err
 
 
+@pytest.mark.parametrize(
+    ("name", "limit"), [("zb-1p", 4.0), ("zb-2p", 8.0), ("auto", 4.0), ("zb-h2", None)]
+)
+def test_what_limit_an_order_was_planned_under_is_told(name, limit, capsys):
+    told = json.loads(asked(capsys, "--schedule", name, *SIZE[2:], "--json"))
+    assert told["memory_limit"] == limit
+
+
 def test_the_share_that_b_frees_is_by_default_that_of_plans(capsys):
     told = json.loads(asked(capsys, *SIZE, "--json"))
     assert told["backward_frees"] == INPUT_GRADIENT_FREES

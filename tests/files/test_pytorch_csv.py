@@ -214,6 +214,30 @@ def test_a_file_with_one_action_lost_or_doubled_or_changed_is_never_read_as_anot
         parse("\n".join(map(",".join, lines)), "x.csv")
 
 
+CELLS = ["0F0", "0B0", "0I0", "0W0", "1F0", "1B0", "1RECV_F0", "0SEND_F0", "0REDUCE_GRAD", "", "("]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.one_of(
+        st.text(max_size=30),
+        st.lists(st.sampled_from([*CELLS, ",", ",", "\n", "\r\n", ")", ";"]), max_size=12).map(
+            "".join
+        ),
+    )
+)
+def test_any_text_is_a_schedule_or_an_error_of_ours(text):
+    try:
+        found = parse(text, "x.csv")
+    except InputError as error:
+        told = str(error)
+    else:
+        again = parse(csv_text(found.rows), "x.csv")
+        assert again == found
+        told = "x.csv: row "
+    assert told.startswith("x.csv: row ")
+
+
 @pytest.mark.parametrize("name", [n for n, p in SCHEDULES.items() if p.route != "both"])
 @pytest.mark.parametrize(("stages", "count"), [(1, 1), (2, 4), (4, 3), (4, 9)])
 def test_every_schedule_comes_back(name, stages, count):
