@@ -12,7 +12,7 @@ import numpy as np
 
 from hydraplan.model import FloatArray, IntArray, Schedule
 from hydraplan.planner.compiled import compiled
-from hydraplan.planner.pipeline.noise import SOURCES, SPELL_SOURCES, Draws
+from hydraplan.planner.pipeline.noise import SOURCES, SPELL_SOURCES, Draws, Factors
 from hydraplan.planner.pipeline.simulator import (
     JOINED,
     Load,
@@ -30,7 +30,7 @@ or for the others at the end; for one on its way; for members of its groups; for
 its stage; exposed gradient sync."""
 
 
-def times_of_trials(array: FloatArray, factor: FloatArray) -> FloatArray:
+def times_of_trials(array: FloatArray, factor: Factors) -> FloatArray:
     """The array, its lanes once for every trial if they are those of one, times the factors."""
     apart = factor.reshape(*factor.shape[:-1], -1, array.shape[-1])
     result: FloatArray = (array[..., None, :] * apart).reshape(factor.shape)

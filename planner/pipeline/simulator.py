@@ -190,7 +190,7 @@ def _stretch(
     lost_s: FloatArray,
 ) -> None:
     """Lengthen the work of lanes that run into spells of theirs."""
-    offset = stage * len(begin_s)
+    offset, begins_s, ends_s = stage * len(begin_s), spells.begin_s, spells.end_s
     if spells.first[offset] == spells.first[offset + len(begin_s)]:
         return
     first = 0
@@ -200,7 +200,10 @@ def _stretch(
             latest = begin_s[lane] if begin_s[lane] > latest else latest
         for lane in range(first, end):
             low, high = spells.first[offset + lane], spells.first[offset + lane + 1]
-            if low < high:
+            is_met = False
+            for i in range(low, high):
+                is_met |= begins_s[i] <= latest + work_s[lane] and ends_s[i] > latest
+            if is_met:
                 work_s[lane] = stretched_s(latest, work_s[lane], low, high, spells, lost_s)
         first = end
 
