@@ -43,7 +43,7 @@ def export(
 
     Example: hydraplan export run.plan --format chrome -o trace.json
     """
-    from hydraplan.errors import InputError
+    from hydraplan.errors import InputError, printable
     from hydraplan.files.chrome_trace import trace_events, write_trace
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.pytorch_csv import compute_rows, write_csv
@@ -60,18 +60,19 @@ def export(
         raise InputError(f"--messages is of pytorch-csv, not of {form}", "leave --messages out")
     refuse_existing(output, force)
     found = _read(path, batch, step)
-    what = ", ".join(f"{name} {value}" for name, value in found.about.items())
+    what = printable(", ".join(f"{name} {value}" for name, value in found.about.items()))
+    where = printable(str(output))
     if form == "chrome":
         events = trace_events(found.timeline, found.route, found.rows)
         number = write_trace(output, events, found.about)
-        console.emit(f"{output}: {number:,} events; {what}")
+        console.emit(f"{where}: {number:,} events; {what}")
         return
     schedule, way = found.timeline.schedule, found.route
     rows = compute_rows(schedule, way)
     if messages:
         rows = lowered_rows(lower(schedule, way, found.rows.shape[1]), way)
     write_csv(output, rows)
-    console.emit(f"{output}: {sum(map(len, rows)):,} actions on {len(rows)} ranks; {what}")
+    console.emit(f"{where}: {sum(map(len, rows)):,} actions on {len(rows)} ranks; {what}")
 
 
 def _read(path: Path, batch: int | None, step: int | None) -> Exported:

@@ -44,6 +44,9 @@ def test_no_control_character_of_a_name_reaches_the_terminal(
             ["execute", f"{EVIL}.plan", "--simulate", "-o", f"{EVIL}.run", "--force"],
             ["show", f"{EVIL}.run"],
             ["show", f"{EVIL}.plan", "--json"],
+            ["export", f"{EVIL}.run", "--format", "chrome", "-o", f"{EVIL}.json", "--force"],
+            ["export", f"{EVIL}.plan", "--format", "pytorch-csv", "-o", f"{EVIL}.csv", "--force"],
+            ["pipeline", "--schedule", f"{EVIL}.csv"],
         ):
             code = run(command)
             out, err = capsys.readouterr()
