@@ -94,8 +94,8 @@ def noisy(text: str) -> Cell:
     def trial() -> None:
         trial_s(slots, schedule, draw(noise, shape, nominal_s, range(1), 0))
 
-    draws_s = least_cpu_s(lambda: draw(noise, shape, nominal_s, range(1), 0), 10)[1]
-    seconds = least_cpu_s(trial, 10)[1]
+    draws_s = least_cpu_s(lambda: draw(noise, shape, nominal_s, range(1), 0), 30)[1]
+    seconds = least_cpu_s(trial, 30)[1]
     told_s = least_cpu_s(lambda: noisy_run(slots, schedule, noise, trials=4, node_ranks=8), 3)[1]
     runs = 4 * (1 + sum(bool(noise.without(source).active) for source in noise.active)) + 1
     rate = ops / seconds / 1e6
