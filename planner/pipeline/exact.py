@@ -70,14 +70,14 @@ class ExactOrder:
 def solve_order(
     lane: SlotTimes,
     memory: Memory,
-    deterministic_s: float = 10.0,
+    deterministic_s: float = 1.0,
     hint: Schedule | None = None,
     keep_order: bool = False,
 ) -> ExactOrder:
     """Order the ops of one lane (`one_lane.one_lane`) so that it ends first.
 
     Args:
-        deterministic_s: CP-SAT's measure of work; about two CPU seconds each.
+        deterministic_s: CP-SAT's measure of work; two to ten CPU seconds each.
         hint: An order within the limit, B and W apart; None: the portfolio's.
         keep_order: Forwards enter the first stage in the order of their numbers.
 

@@ -57,8 +57,8 @@ def list_schedule(
     kinds: IntArray,
     nodes: IntArray,
     microbatches: IntArray,
-) -> bool:
-    """Fill the order in which ops are put down; False where the rule got stuck.
+) -> float:
+    """Fill the order in which ops are put down; when the last ends, infinite if the rule got stuck.
 
     Args:
         rule: A `Rule` as array, shape (7,).
@@ -94,7 +94,7 @@ def list_schedule(
             if at[stage] < earliest:
                 earliest, s = at[stage], stage
         if s < 0:
-            return False
+            return np.inf
         k, node, m = choice[s, 0], choice[s, 1], choice[s, 2]
         chunk = node - s * num_chunks
         kinds[placed], nodes[placed], microbatches[placed] = k, node, m
@@ -134,7 +134,7 @@ def list_schedule(
             other = to // num_chunks
             _arrive(ready, low, high, way, to, m, end + (boundary_s[m] if other != s else 0.0))
             stale[other] = True
-    return True
+    return float(free.max())
 
 
 @compiled
@@ -217,7 +217,7 @@ def _choose(
         return time_s
     before_s = time_s + (1 - wait) * op_s[kind, choice[1], choice[2]]
     for node in here:
-        for k in range(kind == 0, 2):
+        for k in range(int(kind == 0), 2):
             for m in range(low[k, node], high[k, node]):
                 if time_s < ready[k, node, m] < before_s and (
                     k > 0

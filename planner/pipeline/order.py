@@ -54,7 +54,7 @@ def searched_order(times: SlotTimes, schedule: Schedule) -> IntArray:
     if len(best) < 2:
         return best
     for _ in range(ROUNDS):
-        near = np.stack([_neighbour(best, rng) for _ in range(NEIGHBOURS)])
+        near = np.stack([neighbour(best, rng) for _ in range(NEIGHBOURS)])
         near_s = _ends_s(lane, schedule, near)
         if near_s.min() < best_s:
             best, best_s = near[near_s.argmin()], float(near_s.min())
@@ -66,7 +66,7 @@ def _ends_s(lane: SlotTimes, schedule: Schedule, orders: IntArray) -> FloatArray
     return ends_s(slots, simulate(slots, schedule).end_s)
 
 
-def _neighbour(order: IntArray, rng: np.random.Generator) -> IntArray:
+def neighbour(order: IntArray, rng: np.random.Generator) -> IntArray:
     """One microbatch moved, two exchanged, or a stretch reversed, each as often."""
     low, high = sorted(rng.choice(len(order), 2, replace=False).tolist())
     kind, result = int(rng.integers(3)), order.copy()

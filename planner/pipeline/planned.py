@@ -20,6 +20,7 @@ from hydraplan.errors import Infeasible
 from hydraplan.metrics import shares
 from hydraplan.model import IntArray, Schedule
 from hydraplan.planner.pipeline.exact import solve_order
+from hydraplan.planner.pipeline.joint_search import joint_order
 from hydraplan.planner.pipeline.memory import Memory
 from hydraplan.planner.pipeline.one_lane import one_lane, reordered
 from hydraplan.planner.pipeline.order import SEARCHED, searched_order
@@ -31,9 +32,6 @@ from hydraplan.route import NOWHERE, route
 from hydraplan.slots import SlotTimes
 
 Make = Callable[[SlotTimes, Memory], Schedule]
-
-ROUNDS = 2
-"""How often an order of the microbatches is searched for the ops, and ops planned for it again."""
 
 
 def exact(times: SlotTimes, memory: Memory) -> Schedule:
@@ -130,12 +128,10 @@ def plan_ops(
     quick = "portfolio" if pipeline == "exact" else pipeline
     tried = [_with(quick, times, memory, name, order) for name, order in orders.items()]
     best = min(tried, key=_time_s)
-    for _ in range(ROUNDS if search else 0):
-        order = best.order[searched_order(reordered(times, best.order), best.schedule)]
-        found = _with(quick, times, memory, SEARCHED, order)
-        if found.iteration_s >= best.iteration_s:
-            break
-        best = found
+    for look in _looks(quick) if search else ():
+        now, room = reordered(times, best.order), _reordered(memory, best.order)
+        order = best.order[look(now, room, best.schedule)]
+        best = min(best, _with(quick, times, memory, SEARCHED, order), key=_time_s)
     if pipeline == "auto" and search:
         rivals = [_static(name, times, memory, orders) for name in static_names(times)]
         best = min([best, *(r for r in rivals if r is not None)], key=_time_s)
@@ -144,6 +140,21 @@ def plan_ops(
         schedule = _exact(now, room, keep_order=not search)
         best = _entering(best._replace(schedule=schedule), now)
     return best
+
+
+def _looks(pipeline: str) -> tuple[Callable[[SlotTimes, Memory, Schedule], IntArray], ...]:
+    """Ways to look for a better order of the microbatches, one after the other."""
+    if pipeline in ("portfolio", "auto"):
+        return _under_ops, _with_ops, _under_ops
+    return (_under_ops,)
+
+
+def _under_ops(times: SlotTimes, memory: Memory, schedule: Schedule) -> IntArray:
+    return searched_order(times, schedule)
+
+
+def _with_ops(times: SlotTimes, memory: Memory, schedule: Schedule) -> IntArray:
+    return joint_order(times, memory)
 
 
 def _with(pipeline: str, times: SlotTimes, memory: Memory, name: str, order: IntArray) -> Ordered:

@@ -74,13 +74,14 @@ class Orders:
     """Op orders in which nothing waits for a later one, one a row: arrays (orders, ops).
 
     `kind` 0 F, 1 B, 2 W; `node` = stage * chunks + chunk. `score_s`, shape (orders, scenarios):
-    seconds of every scenario, the first without noise.
+    seconds of every scenario, the first without noise. `rule`: the rule that made each.
     """
 
     kind: IntArray
     node: IntArray
     microbatch: IntArray
     score_s: FloatArray
+    rule: FloatArray
 
 
 def portfolio(times: SlotTimes, memory: Memory) -> Schedule:
@@ -119,7 +120,15 @@ def scored_orders(lane: SlotTimes, memory: Memory) -> Orders:
     )  # fmt: skip
     kind, node, microbatch = kind[kept], node[kept], microbatch[kept]
     score_s = _walked(kind, node, microbatch, lane, op_s, way)
-    return Orders(kind, node, microbatch, score_s)
+    return Orders(kind, node, microbatch, score_s, tried[kept])
+
+
+def best_rules(lane: SlotTimes, memory: Memory, count: int) -> FloatArray:
+    """So many rules whose orders end first without noise, one a row."""
+    found = scored_orders(lane, memory)
+    _, different = np.unique(found.score_s, axis=0, return_index=True)
+    best = sorted(different.tolist(), key=lambda i: (found.score_s[i, 0], i))[:count]
+    return found.rule[best]
 
 
 def schedule_of(found: Orders, row: int, num_stages: int, num_chunks: int) -> Schedule:
@@ -180,7 +189,7 @@ def _all_orders(
     """List-schedule under every rule; which of them came to an end."""
     done = np.zeros(len(rules), np.bool_)
     for i in range(len(rules)):
-        done[i] = list_schedule(
+        done[i] = np.inf > list_schedule(
             rules[i], op_s, boundary_s, before, after, live, frees, limit,
             kinds[i], nodes[i], microbatches[i],
         )  # fmt: skip
