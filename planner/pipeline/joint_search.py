@@ -20,20 +20,24 @@ from hydraplan.route import route as named
 from hydraplan.slots import SlotTimes
 
 OPS = 1_000_000
-"""Ops put down in all, about: what the search costs, whatever the size."""
+"""What a search costs, in ops put down, whatever the size."""
 ROUNDS, NEIGHBOURS = 16, 16
 """Rounds at least, and orders tried in each."""
 RULES = (3, 32)
 """Fewest and most rules each order is tried under."""
 
 
-def joint_order(times: SlotTimes, memory: Memory) -> IntArray:
-    """An order of the microbatches in which list scheduling ends sooner, or as they are."""
+def joint_order(times: SlotTimes, memory: Memory, ops: int = OPS) -> IntArray:
+    """An order of the microbatches in which list scheduling ends sooner, or as they are.
+
+    Args:
+        ops: Ops put down in all, about, where `ROUNDS` and the fewest rules do not ask for more.
+    """
     lane, rng = one_lane(times), np.random.default_rng(0)
     stages, chunks, _, count = lane.op_s.shape[1:]
     way = lane.route or named("loop", stages, chunks)
     op_s = np.ascontiguousarray(lane.op_s[:, :, :, 0].reshape(3, stages * chunks, count))
-    affordable = OPS // (ROUNDS * NEIGHBOURS * op_s.size)
+    affordable = ops // (ROUNDS * NEIGHBOURS * op_s.size)
     rules = best_rules(lane, memory, min(max(affordable, RULES[0]), RULES[1]))
 
     def ends_s(orders: IntArray) -> FloatArray:
@@ -46,7 +50,7 @@ def joint_order(times: SlotTimes, memory: Memory) -> IntArray:
 
     best: IntArray = np.arange(count, dtype=np.int64)
     best_s = float(ends_s(best[None])[0])
-    rounds = max(ROUNDS, OPS // (NEIGHBOURS * len(rules) * op_s.size))
+    rounds = max(ROUNDS, ops // (NEIGHBOURS * len(rules) * op_s.size))
     for _ in range(rounds if count > 1 else 0):
         near = np.stack([neighbour(best, rng) for _ in range(NEIGHBOURS)])
         near_s = ends_s(near)
