@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hydraplan.kernels.packing import rank_layout
@@ -166,6 +166,28 @@ def test_the_proof_holds_exactly_if_the_lists_finish_when_they_are_run(
     assert (found == "") == Machine(lanes, way, transport, meetings).finishes(), found
 
 
+@settings(max_examples=100)
+@given(st.integers(1, 2), st.integers(0, 1 << 30), st.sampled_from(list(TRANSPORTS)))
+@example(2, 224, "fifo")  # messages to different peers, which may overtake each other
+def test_it_holds_too_if_messages_are_posted_earlier_and_later(
+    m: int, seed: int, transport: Transport
+) -> None:
+    """Receives early and sends late do not change what is computed, only who waits."""
+    rng = random.Random(seed)
+    way = route("loop", 3, 2)
+    steps = receive_at_use(random_order("loop", 3, 2, m, seed), way)
+    for _ in range(rng.randint(2, 8)):
+        stage = rng.randrange(3)
+        listed = list(steps[stage])
+        i = rng.choice([i for i, step in enumerate(listed) if step.message])
+        step = listed.pop(i)
+        early = step.kind == "receive"
+        listed.insert(rng.randint(0, i) if early else rng.randint(i, len(listed)), step)
+        steps = (*steps[:stage], tuple(listed), *steps[stage + 1 :])
+    found = find_deadlock({0: steps}, way, transport, 1)
+    assert (found == "") == Machine({0: steps}, way, transport, {}).finishes(), found
+
+
 @settings(max_examples=60)
 @given(st.sampled_from(["loop", "v"]), st.integers(1, 3), st.integers(0, 1 << 30), st.booleans())
 def test_the_proof_at_the_size_of_one_lane_says_what_that_of_all_lanes_says(
@@ -264,7 +286,27 @@ def test_a_crossed_pair_is_told_rank_by_rank() -> None:
     ]
 
 
-def test_crossed_collectives_of_two_stages_are_told_with_lanes_and_sequences() -> None:
+def test_two_ranks_that_both_receive_before_they_send_are_stuck_where_order_holds() -> None:
+    steps = swapped(lower(one_f_one_b(2, 2), TWO, 2), 0, 3, 4)
+    assert [s.kind for s in steps[0]][3:5] == ["receive", "send"]
+    assert [s.kind for s in steps[1]][3:5] == ["receive", "send"]
+    assert verdicts(steps, TWO) == ["ok", "ok", "cycle", "cycle"]
+
+
+def test_joined_pairs_that_meet_groups_are_free_of_deadlock() -> None:
+    schedule, way = made("dualpipe", 4, 8)
+    meetings = {
+        (lane, m): (Exchange(m, 0, 2, 2 * m), Exchange(m, 0, 2, 2 * m + 1))
+        for lane in range(2)
+        for m in range(8)
+    }
+    lanes = dict.fromkeys(range(2), lower(schedule, way, 8))
+    assert any(op.joined for ops in schedule for op in ops)
+    for transport in TRANSPORTS:
+        assert find_deadlock(lanes, way, transport, 2, meetings) == ""
+
+
+def test_crossed_collectives_of_two_lanes_are_told_with_lanes_and_sequences() -> None:
     pair, other = Exchange(0, 0, 2, 7), Exchange(0, 0, 2, 9)
     steps = lower(one_f_one_b(1, 1), route("loop", 1, 1), 1)
     meetings = {(0, 0): (pair, other), (1, 0): (other, pair)}

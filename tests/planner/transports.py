@@ -69,6 +69,7 @@ class Machine:
         self.network = Network(transport)
         self.at = {(s, lane): 0 for lane, steps in lanes.items() for s in range(len(steps))}
         self.posted: set[tuple[int, int]] = set()  # ranks held up by a message they asked for
+        self.asked: set[tuple[tuple[int, int], str, Key]] = set()
         self.met: dict[tuple[int, int], int] = defaultdict(int)  # exchanges done inside the op
         self.done: set[tuple[int, int, str, int, int]] = set()
         self.carried = {
@@ -112,8 +113,11 @@ class Machine:
     def _message(self, rank: tuple[int, int], kind: str, message: Message) -> bool:
         key = (rank[1], message)
         if rank not in self.posted:
+            if (rank, kind, key) in self.asked:  # twice is never what an op waits for
+                return False
             if kind == "send" and not self._is_computed(rank, message):
                 return False
+            self.asked.add((rank, kind, key))
             self.network.post(rank, kind, key)
             self.posted.add(rank)
         elif self.network.transport == "blocking" and key not in self.network.arrived:
