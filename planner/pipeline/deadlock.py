@@ -50,8 +50,10 @@ from hydraplan.slots import buckets
 def check_deadlock(header: PlanHeader, batch: BatchPlan) -> list[str]:
     """Sentences about how the lowered steps of a batch get stuck; empty if no transport can.
 
-    The batch must obey the invariants.
+    The batch must obey the invariants, `schedule` among them.
     """
+    if "schedule" not in header.invariants:
+        return [f"batch {batch.batch}: the plan does not promise schedule, on which a proof rests"]
     cost = header.cost_model()
     meetings = meetings_of(batch.sequences.placed(), at_least=2)
     found = deadlock_of_batch(

@@ -1,6 +1,7 @@
 """The proof against lists really run: free of cycles exactly if every list comes to its end."""
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hydraplan.files.planfile import open_plan, read_batch
 from hydraplan.kernels.packing import rank_layout
 from hydraplan.model import Op, Schedule
-from hydraplan.planner.pipeline.deadlock import deadlock_of_batch, find_deadlock, meetings_of
+from hydraplan.planner.pipeline.deadlock import (
+    check_deadlock,
+    deadlock_of_batch,
+    find_deadlock,
+    meetings_of,
+)
 from hydraplan.planner.pipeline.lowering import Step, Steps, lane_steps, lower, receive_at_use
 from hydraplan.planner.pipeline.memory import even_memory
 from hydraplan.planner.pipeline.portfolio import portfolio
@@ -22,6 +29,7 @@ from hydraplan.slots import SlotTimes
 from tests.builders import Place, placed_sequences
 from tests.planner.orders import random_order
 from tests.planner.transports import Machine
+from tests.plans import write_test_plan
 
 LEGAL = [(name, p, m) for name in SCHEDULES for p, m in ((2, 1), (2, 4), (4, 3), (4, 8), (8, 16))]
 
@@ -382,4 +390,14 @@ def test_an_op_before_what_it_is_computed_from_is_told_on_its_own_stage() -> Non
         " only after it has run F of microbatch 0, chunk 1",
         "  stage 2 (rank 2) runs F of microbatch 0, chunk 1"
         " only after it has run F of microbatch 0, chunk 0, which it is computed from",
+    ]
+
+
+def test_a_plan_that_promises_no_schedule_is_not_proven(tmp_path: Path) -> None:
+    opened = open_plan(write_test_plan(tmp_path / "a.plan", [[Place(9)]], pp=2, ranks=1))
+    batch = read_batch(opened, 0)
+    assert check_deadlock(opened.header, batch) == []
+    without = opened.header.model_copy(update={"invariants": ("accounted",)})
+    assert check_deadlock(without, batch) == [
+        "batch 0: the plan does not promise schedule, on which a proof rests"
     ]
