@@ -3,8 +3,9 @@
 import random
 
 from hydraplan.model import Op, Schedule
-from hydraplan.planner.pipeline.lowering import came_from
-from hydraplan.route import RouteName, route
+from hydraplan.planner.pipeline.lowering import Steps, came_from
+from hydraplan.planner.pipeline.schedules import SCHEDULES
+from hydraplan.route import Route, RouteName, route
 
 Key = tuple[int, str, int, int]  # stage, kind, microbatch, chunk
 
@@ -55,3 +56,18 @@ def random_order(
 def key(stage: int, op: Op) -> Key:
     """An op by what it makes: BW as B."""
     return stage, "B" if op.kind == "BW" else op.kind, op.microbatch, op.chunk
+
+
+def made(name: str, num_stages: int, num_microbatches: int) -> tuple[Schedule, Route]:
+    """A schedule of the table, of two chunks where it takes any number, and its way."""
+    pipeline = SCHEDULES[name]
+    chunks = pipeline.chunks or 2
+    schedule = pipeline.make(num_stages, num_microbatches, chunks)
+    return schedule, route(pipeline.route, num_stages, chunks)
+
+
+def swapped(steps: Steps, stage: int, i: int, j: int) -> Steps:
+    """Lists with two steps of a stage in each other's place."""
+    listed = list(steps[stage])
+    listed[i], listed[j] = listed[j], listed[i]
+    return (*steps[:stage], tuple(listed), *steps[stage + 1 :])
