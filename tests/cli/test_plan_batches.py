@@ -78,7 +78,7 @@ def test_show_reads_the_asked_batch_alone(
     assert run(["show", "x.plan", "--batch", "2", "--json"]) == 0
     assert [b["batch"] for b in json.loads(capsys.readouterr().out)["batches"]] == [2]
     assert run(["show", "x.plan", "--batch", "2", "--view", "gantt"]) == 0
-    assert "of batch 2 over" in capsys.readouterr().out
+    assert "of every stage of batch 2" in capsys.readouterr().out
 
 
 def test_many_batches_are_printed_by_their_first_and_their_mean(
