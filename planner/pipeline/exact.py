@@ -134,8 +134,15 @@ class _Run:
 
     @property
     def least(self) -> int:
-        """The work of the busiest stage; no run is shorter."""
-        return int((self.op.sum(axis=(0, 2, 3)) + self.sync).max())
+        """The first forward to reach a stage, then all its work; no run is shorter."""
+        arrival = np.zeros(self.op.shape[1:], np.int64)
+        for s, c in self.route.nodes():
+            needed = self.needs(0, s, c)
+            if needed is not None:
+                travel = self.travel if needed[1] != s else 0
+                arrival[s, c] = arrival[needed[1:]] + self.op[needed] + travel
+        work = self.op.sum(axis=(0, 2, 3)) + self.sync
+        return int((arrival.min(axis=(1, 2)) + work).max())
 
     def needs(self, kind: int, stage: int, chunk: int) -> tuple[int, int, int] | None:
         """Kind, stage and chunk of the op whose result an op waits for."""
