@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -112,25 +113,35 @@ def noisy() -> dict[str, Any]:
 
 
 def orders() -> dict[str, Any]:
-    """Op orders of the portfolio, on both kinds of routes that it plans for."""
+    """Op orders of the portfolio, down and up the stages or down alone; a joint search.
+
+    Of the rules only some, of the search one round: plain Python takes seconds for all of them.
+    """
+    from hydraplan.planner.pipeline import joint_search, portfolio  # noqa: PLC0415
     from hydraplan.planner.pipeline.memory import Memory  # noqa: PLC0415
-    from hydraplan.planner.pipeline.portfolio import portfolio  # noqa: PLC0415
     from hydraplan.route import RouteName, route  # noqa: PLC0415
     from hydraplan.slots import SlotTimes  # noqa: PLC0415
 
     found: dict[str, Any] = {}
     ways: tuple[tuple[RouteName, int], ...] = (("loop", 1), ("v", 2))
-    for name, chunks in ways:
-        rng, m = np.random.default_rng(5), 3
-        times = SlotTimes(
-            op_s=rng.uniform(0.5, 2, (3, 2, chunks, 1, m)),
-            rows=np.ones((1, m), np.int64),
-            component=np.zeros((1, m), np.int64),
-            boundary_s=rng.uniform(0, 0.5, (1, m)),
-            grad_sync_s=np.zeros(2),
-            route=route(name, 2, chunks),
-        )
-        found[name] = portfolio(times, Memory(2.0, np.ones(m)))
+    rules = portfolio.rules
+    with (
+        patch.object(portfolio, "rules", lambda chunks: rules(chunks)[::10]),
+        patch.multiple(joint_search, ROUNDS=1, NEIGHBOURS=4),
+    ):
+        for name, chunks in ways:
+            rng, m = np.random.default_rng(5), 3
+            times = SlotTimes(
+                op_s=rng.uniform(0.5, 2, (3, 2, chunks, 1, m)),
+                rows=np.ones((1, m), np.int64),
+                component=np.zeros((1, m), np.int64),
+                boundary_s=rng.uniform(0, 0.5, (1, m)),
+                grad_sync_s=np.zeros(2),
+                route=route(name, 2, chunks),
+            )
+            memory = Memory(2.0, np.ones(m))
+            best = joint_search.joint_order(times, memory, ops=1).tolist()
+            found[name] = portfolio.portfolio(times, memory), best
     return found
 
 
