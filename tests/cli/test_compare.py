@@ -75,6 +75,7 @@ def test_exact_says_how_many_batches_are_optimal_and_the_largest_gap(
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_rows_do_not_depend_on_the_number_of_workers(
     command: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

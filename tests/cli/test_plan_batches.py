@@ -101,7 +101,7 @@ def peak_bytes(command: list[str]) -> int:
     return peak
 
 
-@pytest.mark.parametrize("command", ["plan", "compare"])
+@pytest.mark.parametrize("command", ["plan", pytest.param("compare", marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_number_of_batches(
     command: str, inputs: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -230,6 +230,7 @@ def first_step(process):
     raise AssertionError(process.communicate())
 
 
+@pytest.mark.slow
 def test_a_killed_worker_ends_the_command_with_one_line_and_leaves_no_process(plan, tmp_path):
     output = tmp_path / "x.run"
     process = start("execute", str(plan), "--steps", "100000", "-o", str(output))

@@ -68,7 +68,9 @@ def test_float64_agrees_with_one_process_to_1e_10(tmp_path, kv_heads):
     assert 3.0 < verdict.reference_loss < 7.0
 
 
-@pytest.mark.parametrize("kv_heads", [8, 2, 1])
+@pytest.mark.parametrize(
+    "kv_heads", [8, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 1))]
+)
 def test_float32_agrees_with_one_float64_process_to_2e_5(tmp_path, kv_heads):
     verdict = check(plan_of(tmp_path, MIXED, kv_heads), "float32")
     assert 1e-12 < verdict.max_gradient_error <= 2e-5
@@ -165,6 +167,7 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_measured_against_the_whole(
     assert errors["z"] == pytest.approx(1e-3)
 
 
+@pytest.mark.slow
 def test_sequences_of_two_tokens_whose_queries_have_no_gradient_pass(tmp_path):
     path = plan_of(tmp_path, [Place(2), Place(2, 0, 2, 2), Place(1, 1)])
     for dtype in ("float64", "float32"):
