@@ -81,7 +81,7 @@ def pipeline(
 
     Example: hydraplan pipeline --schedule zb-h1 --pp 4 --microbatches 12
     """
-    from hydraplan.errors import Infeasible
+    from hydraplan.errors import Infeasible, InputError
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.pytorch_csv import compute_rows, write_csv
     from hydraplan.planner.pipeline.alone import StageTimes, run_alone
@@ -97,6 +97,8 @@ def pipeline(
     if output is not None:
         refuse_existing(output, force)
     asked = _asked(schedule, pp, microbatches, chunks)
+    if joined != 1.0 and asked.schedule is None and not schedule.startswith("dualpipe"):
+        raise InputError(f"--joined {joined:g}: {schedule} joins no ops", "leave --joined out")
     planned_limit = asked.stages * (2.0 if schedule == "zb-2p" else 1.0)
     limit = planned_limit if memory_limit is None else memory_limit
     memory = even_memory(limit, asked.microbatches, backward_frees)

@@ -160,6 +160,7 @@ SIZE = ("--schedule", "1f1b", "--pp", "4", "--microbatches", "8")
         ((*SIZE, "--comm", "1e300"), "--comm 1e+300 is not"),
         ((*SIZE, "--joined", "nan"), "--joined nan is not"),
         ((*SIZE, "--joined", "0"), "--joined 0 leaves"),
+        ((*SIZE, "--joined", "2"), "--joined 2: 1f1b joins no ops"),
         ((*SIZE, "--forward", "0", "--backward", "0", "--weight", "0"), "are all 0"),
         ((*SIZE, "--memory-limit", "0"), "--memory-limit 0.0 is not a number above 0"),
         ((*SIZE, "--memory-limit", "nan"), "--memory-limit nan is not"),
