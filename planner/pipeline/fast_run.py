@@ -13,7 +13,7 @@ from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible
 from hydraplan.model import FloatArray, IntArray, Schedule, Sequences
 from hydraplan.planner.compiled import compiled
-from hydraplan.planner.pipeline.simulator import op_arrays, stops_of, waits_for
+from hydraplan.planner.pipeline.simulator import op_arrays, stops_of, together, waits_for
 from hydraplan.route import Route
 from hydraplan.route import route as loop
 from hydraplan.slots import buckets, check_size, padding_tokens
@@ -250,7 +250,8 @@ def _run(
                 if k == 2:  # weight gradients meet nobody
                     free[:] = begin_s + work_s
                 else:
-                    _together(begin_s, work_s, stop[m], free, ended[min(k, 1), here, m])
+                    together(begin_s, work_s, stop[m], free)
+                    ended[min(k, 1), here, m] = free
                     done[min(k, 1), here, m] = True
                 position[s] += 1
                 remaining -= 1
@@ -260,20 +261,3 @@ def _run(
                 if position[s] < counts[s]:
                     return s
     return -1
-
-
-@compiled
-def _together(
-    begin_s: FloatArray, work_s: FloatArray, stop: IntArray, free: FloatArray, end_s: FloatArray
-) -> None:
-    """Members of a component start with the last and end with the slowest."""
-    first = 0
-    while first < len(free):
-        latest, longest = begin_s[first], work_s[first]
-        for lane in range(first + 1, stop[first]):
-            latest = begin_s[lane] if begin_s[lane] > latest else latest
-            longest = work_s[lane] if work_s[lane] > longest else longest
-        for lane in range(first, stop[first]):
-            free[lane] = latest + longest
-            end_s[lane] = latest + longest
-        first = stop[first]

@@ -167,7 +167,7 @@ def _merged(one: IntArray, other: IntArray) -> IntArray:
 
 
 @compiled
-def _together(begin_s: FloatArray, work_s: FloatArray, stop: IntArray, end_s: FloatArray) -> None:
+def together(begin_s: FloatArray, work_s: FloatArray, stop: IntArray, end_s: FloatArray) -> None:
     """Fill when lanes are free again; connected ones begin with the last and end together."""
     first = 0
     while first < len(begin_s):
@@ -275,7 +275,7 @@ def _run(
                     stop = _merged(stops[microbatch[s, i]], stops[m])
                 if len(spells.first) > 0:
                     _stretch(s, begin, work, stop, spells, lost_s)
-                _together(begin, work, stop, end)
+                together(begin, work, stop, end)
                 if parts == 2:
                     for lane in range(num_lanes):
                         work[lane] /= 2
