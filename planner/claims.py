@@ -11,13 +11,11 @@ from math import isclose, isnan
 import numpy as np
 
 from hydraplan.cost import CostModel
-from hydraplan.model import BatchPlan, Search, Sequences
+from hydraplan.model import CHOOSING, BatchPlan, Search, Sequences
 from hydraplan.planheader import LIVE_STAGES, PlanOptions
 from hydraplan.planner.batches import most_tokens, too_long
 from hydraplan.planner.placement.degrees import offered_levels
 
-SEARCHING = ("hydra", "exact")
-"""Strategies that have a load target and compare candidates."""
 POINT = ("load_target_s", "theta", "eta", "slack", "taper")
 """Where in the search the plan was found."""
 LOAD_DRIVEN = ("load_driven_s", "load_driven_slot_imbalance", "fastest_load_driven_s")
@@ -39,7 +37,7 @@ def search_claims(
         )
     values = {name: float(getattr(search, name)) for name in (*POINT, *CANDIDATES)}
     known = {name for name, value in values.items() if not isnan(value)}
-    if batch.strategy not in SEARCHING:
+    if batch.strategy not in CHOOSING:
         if batch.winner != "memory":
             yield f"winner is {batch.winner}, plans of {batch.strategy} are memory-sized"
         for name in sorted(known):
