@@ -17,9 +17,10 @@ from hydraplan.model import BatchSummary, Comparison, LeftOut
 from hydraplan.planheader import PlanOptions
 from hydraplan.planner.batches import Batches
 from hydraplan.planner.forked import in_order
+from hydraplan.planner.open_request import open_request
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.placement.strategies import STRATEGIES
-from hydraplan.planner.plan import finish, open_request, prepare
+from hydraplan.planner.plan import finish, prepare
 
 
 def compare(

@@ -1,34 +1,29 @@
 """Lengths and a profile in, a plan out: check, place batch by batch, order, score."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 
 from hydraplan.cost import CostModel
-from hydraplan.errors import Infeasible, InputError
+from hydraplan.errors import InputError
 from hydraplan.files.lengths import Lengths, digest
 from hydraplan.files.profilefile import Profile
-from hydraplan.model import PLACE_COLUMNS, BatchPlan, FloatArray, IntArray, Schedule, Sequences
+from hydraplan.model import PLACE_COLUMNS, BatchPlan, IntArray, Sequences
 from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.batches import Batches, cut_batches, open_batches
 from hydraplan.planner.figures import batch_figures, predicted
 from hydraplan.planner.forked import in_order
-from hydraplan.planner.pipeline.fast_run import one_lane_s, profile_of
-from hydraplan.planner.pipeline.order import ALL_ORDERS, ORDERS, SEARCHED
+from hydraplan.planner.open_request import open_request
+from hydraplan.planner.pipeline.order import ALL_ORDERS
 from hydraplan.planner.pipeline.planned import PLANNED
-from hydraplan.planner.pipeline.schedules import SCHEDULES, layout_of, one_f_one_b
-from hydraplan.planner.placement.cost_table import cost_table
-from hydraplan.planner.placement.degrees import offered_levels
+from hydraplan.planner.pipeline.schedules import SCHEDULES, layout_of
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES, promised
-from hydraplan.planner.placement.window import microbatch_window
 from hydraplan.planner.placement.window_advice import window_advice
-from hydraplan.planner.planned_ops import stand_in, with_ops
-from hydraplan.route import Route
-from hydraplan.slots import check_size, most_microbatches
+from hydraplan.planner.planned_ops import with_ops
 from hydraplan.stages import check_tensor_parallel, split_layers
 from hydraplan.version import __version__
 
@@ -162,69 +157,6 @@ def plan_batch(cost: CostModel, options: PlanOptions, batch: int, rows: Sequence
     """Place one batch by the named strategy and compute its figures."""
     request = open_request(cost, options, rows)
     return finish(request, options, batch, rows, STRATEGIES[options.strategy].place(request))
-
-
-def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Request:
-    """What the strategy is asked: the rows that get a place, and their cost table."""
-    open_rows = rows.take(rows.on_ranks())
-    order, cap = options.microbatch_order, options.max_tokens_per_rank
-    if options.reorder != "batch":
-        if not STRATEGIES[options.strategy].keeps_order:
-            raise Infeasible(
-                f"strategy {options.strategy} places rows all over the batch, --reorder"
-                f" {options.reorder} cannot be kept",
-                "use --strategy hydra, or --reorder batch",
-            )
-        if order not in ("auto", "as-built"):
-            raise InputError(
-                f"--microbatch-order {order} moves microbatches, --reorder {options.reorder} does"
-                " not allow it",
-                "leave the order open, or use as-built",
-            )
-        order = "as-built"
-    least = -(-int(open_rows.length_tokens.sum()) // (cost.ranks * cap))
-    multiple, most = options.microbatch_multiple, most_microbatches(cost.pp, cost.ranks)
-    if multiple > most:
-        raise InputError(
-            f"--microbatch-multiple {multiple}: at most {most} microbatches are planned on"
-            f" {cost.pp} stages x {cost.ranks} ranks",
-            "use a smaller --microbatch-multiple",
-        )
-    check_size(cost.pp, cost.ranks, options.microbatches or -(-least // multiple) * multiple)
-    offered = offered_levels(cost.ranks, options.min_degree, options.max_groups)
-    table = cost_table(cost, open_rows.length_tokens, cap, offered)
-    make, chunks = SCHEDULES[stand_in(options.pipeline)].make, cost.route.num_chunks
-    schedule = cache(lambda stages, count: make(stages, count, chunks))
-    profile = profile_of(cost, open_rows.length_tokens)
-    return Request(
-        cost=cost,
-        table=table,
-        sequences=open_rows,
-        cap_tokens=cap,
-        window=microbatch_window(table, open_rows.length_tokens, cost.ranks, cap),
-        microbatches=options.microbatches,
-        microbatch_multiple=options.microbatch_multiple,
-        min_degree=options.min_degree,
-        reorder=options.reorder,
-        first_row=int(rows.sequence_id[0]),
-        orders=ORDERS if order in ("auto", SEARCHED) else (order,),
-        tapered=options.microbatch_shape == "tapered",
-        schedule=schedule,
-        profile=profile,
-        fill_slots=fill_slots(profile, schedule, cost.route),
-    )
-
-
-def fill_slots(
-    profile: FloatArray, schedule: Callable[[int, int], Schedule], route: Route
-) -> float:
-    """Slots that filling and draining a pipeline costs: P - 1 with 1F1B, and what others save."""
-    stages = profile.shape[1]
-    even = np.ones((1, 2 * stages))
-    ran_s = one_lane_s(profile, even, schedule(stages, 2 * stages), route)
-    whole = profile.sum(axis=2, keepdims=True)
-    known_s = one_lane_s(whole, even, one_f_one_b(stages, 2 * stages))
-    return float(stages - 1 + (ran_s - known_s)[0])
 
 
 def finish(

@@ -20,10 +20,11 @@ from hydraplan.files.lengths import Lengths
 from hydraplan.files.profilefile import Profile
 from hydraplan.model import BatchPlan, IntArray, Sequences
 from hydraplan.planheader import PlanOptions
+from hydraplan.planner.open_request import open_request
 from hydraplan.planner.placement import hydra
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
-from hydraplan.planner.plan import finish, open_request, prepare
+from hydraplan.planner.plan import finish, prepare
 from hydraplan.profiler.analytic import analytic_header
 
 CLUSTER, MODEL = "h100-sxm", "llama-8b"

@@ -11,8 +11,9 @@ from hydraplan.files.lengths import Lengths
 from hydraplan.files.profilefile import Profile
 from hydraplan.model import IntArray
 from hydraplan.planheader import PlanOptions
+from hydraplan.planner.open_request import open_request
 from hydraplan.planner.placement.draft import Request
-from hydraplan.planner.plan import open_request, prepare
+from hydraplan.planner.plan import prepare
 from hydraplan.profiler.analytic import analytic_header
 from hydraplan.stages import split_layers
 

@@ -14,13 +14,14 @@ from hydraplan.invariants import check_plan
 from hydraplan.model import BatchPlan
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.figures import check_figures
+from hydraplan.planner.open_request import open_request
 from hydraplan.planner.pipeline.fast_run import slots_of
 from hydraplan.planner.placement import exact_strategy
 from hydraplan.planner.placement.draft import Draft, Request, draft
 from hydraplan.planner.placement.exact import ExactPlacement, Limits
 from hydraplan.planner.placement.exact_strategy import place_exact, place_exact_once, summed_s
 from hydraplan.planner.placement.hydra import place_hydra
-from hydraplan.planner.plan import finish, open_request, plan, prepare
+from hydraplan.planner.plan import finish, plan, prepare
 from tests.planner.cases import long_tailed, options, profile, request_for
 
 BRIEFLY = Limits(deterministic_s=0.3)

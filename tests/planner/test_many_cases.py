@@ -22,6 +22,7 @@ from hydraplan.metrics import FIGURES
 from hydraplan.model import BatchPlan, IntArray
 from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.figures import check_figures
+from hydraplan.planner.open_request import open_request
 from hydraplan.planner.pipeline.schedules import one_f_one_b
 from hydraplan.planner.placement.degrees import guard
 from hydraplan.planner.placement.draft import Request, build, settled, timed
@@ -34,7 +35,7 @@ from hydraplan.planner.placement.search import (
     point_at,
 )
 from hydraplan.planner.placement.trial import placed_at
-from hydraplan.planner.plan import merged, open_request, plan_batch, prepare
+from hydraplan.planner.plan import merged, plan_batch, prepare
 from tests.planner.cases import options, profile
 
 CPU_LIMIT_S = 20.0

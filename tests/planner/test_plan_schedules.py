@@ -11,8 +11,9 @@ from hydraplan.invariants import check_plan
 from hydraplan.model import BatchPlan
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.figures import check_figures
+from hydraplan.planner.open_request import fill_slots
 from hydraplan.planner.pipeline.schedules import SCHEDULES, one_f_one_b
-from hydraplan.planner.plan import fill_slots, plan, plan_batch, prepare
+from hydraplan.planner.plan import plan, plan_batch, prepare
 from hydraplan.route import route
 from tests.planner.cases import long_tailed, options, profile
 

@@ -1,0 +1,93 @@
+"""What a strategy is asked for one batch: its rows, their costs, and what the options leave open.
+
+Planning asks it, and so does the check of a plan, which has to know what was asked.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from hydraplan.cost import CostModel
+from hydraplan.errors import Infeasible, InputError
+from hydraplan.model import FloatArray, Schedule, Sequences
+from hydraplan.planheader import PlanOptions
+from hydraplan.planner.pipeline.fast_run import one_lane_s, profile_of
+from hydraplan.planner.pipeline.order import ORDERS, SEARCHED
+from hydraplan.planner.pipeline.schedules import SCHEDULES, one_f_one_b
+from hydraplan.planner.placement.cost_table import cost_table
+from hydraplan.planner.placement.degrees import offered_levels
+from hydraplan.planner.placement.draft import Request
+from hydraplan.planner.placement.strategies import STRATEGIES
+from hydraplan.planner.placement.window import microbatch_window
+from hydraplan.planner.planned_ops import stand_in
+from hydraplan.route import Route
+from hydraplan.slots import check_size, most_microbatches
+
+
+def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Request:
+    """What the strategy is asked: the rows that get a place, and their cost table.
+
+    Raises:
+        InputError: Options that cannot be kept together, or more slots than are planned.
+        Infeasible: The strategy cannot keep the order that was asked for.
+    """
+    open_rows = rows.take(rows.on_ranks())
+    order, cap = options.microbatch_order, options.max_tokens_per_rank
+    if options.reorder != "batch":
+        if not STRATEGIES[options.strategy].keeps_order:
+            raise Infeasible(
+                f"strategy {options.strategy} places rows all over the batch, --reorder"
+                f" {options.reorder} cannot be kept",
+                "use --strategy hydra, or --reorder batch",
+            )
+        if order not in ("auto", "as-built"):
+            raise InputError(
+                f"--microbatch-order {order} moves microbatches, --reorder {options.reorder} does"
+                " not allow it",
+                "leave the order open, or use as-built",
+            )
+        order = "as-built"
+    least = -(-int(open_rows.length_tokens.sum()) // (cost.ranks * cap))
+    multiple, most = options.microbatch_multiple, most_microbatches(cost.pp, cost.ranks)
+    if multiple > most:
+        raise InputError(
+            f"--microbatch-multiple {multiple}: at most {most} microbatches are planned on"
+            f" {cost.pp} stages x {cost.ranks} ranks",
+            "use a smaller --microbatch-multiple",
+        )
+    check_size(cost.pp, cost.ranks, options.microbatches or -(-least // multiple) * multiple)
+    offered = offered_levels(cost.ranks, options.min_degree, options.max_groups)
+    table = cost_table(cost, open_rows.length_tokens, cap, offered)
+    make, chunks = SCHEDULES[stand_in(options.pipeline)].make, cost.route.num_chunks
+    schedule = cache(lambda stages, count: make(stages, count, chunks))
+    profile = profile_of(cost, open_rows.length_tokens)
+    return Request(
+        cost=cost,
+        table=table,
+        sequences=open_rows,
+        cap_tokens=cap,
+        window=microbatch_window(table, open_rows.length_tokens, cost.ranks, cap),
+        microbatches=options.microbatches,
+        microbatch_multiple=options.microbatch_multiple,
+        min_degree=options.min_degree,
+        reorder=options.reorder,
+        first_row=int(rows.sequence_id[0]),
+        orders=ORDERS if order in ("auto", SEARCHED) else (order,),
+        tapered=options.microbatch_shape == "tapered",
+        schedule=schedule,
+        profile=profile,
+        fill_slots=fill_slots(profile, schedule, cost.route),
+    )
+
+
+def fill_slots(
+    profile: FloatArray, schedule: Callable[[int, int], Schedule], route: Route
+) -> float:
+    """Slots that filling and draining a pipeline costs: P - 1 with 1F1B, and what others save."""
+    stages = profile.shape[1]
+    even = np.ones((1, 2 * stages))
+    ran_s = one_lane_s(profile, even, schedule(stages, 2 * stages), route)
+    whole = profile.sum(axis=2, keepdims=True)
+    known_s = one_lane_s(whole, even, one_f_one_b(stages, 2 * stages))
+    return float(stages - 1 + (ran_s - known_s)[0])
