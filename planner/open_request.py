@@ -59,7 +59,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
     check_size(cost.pp, cost.ranks, options.microbatches or -(-least // multiple) * multiple)
     offered = offered_levels(cost.ranks, options.min_degree, options.max_groups)
     table = cost_table(cost, open_rows.length_tokens, cap, offered)
-    make, chunks = SCHEDULES[stand_in(options.pipeline)].make, cost.route.num_chunks
+    make, chunks = SCHEDULES[stand_in(options)].make, cost.route.num_chunks
     schedule = cache(lambda stages, count: make(stages, count, chunks))
     profile = profile_of(cost, open_rows.length_tokens)
     return Request(

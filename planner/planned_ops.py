@@ -1,8 +1,9 @@
 """The op order of a placed batch: a static schedule's, or one planned on the batch's own slots.
 
 A placement search runs on a static schedule, since thousands of runs are asked for; where the
-schedule is a planned one, ZB-H1 stands in for it, and ops are planned once the placement is made.
-Microbatches may then change places once more, unless their order was asked for.
+schedule is a planned one, ZB-H1 or ZB-H2 stands in for it, whichever it has the memory for, and ops
+are planned once the placement is made. Microbatches may then change places once more, unless their
+order was asked for.
 """
 
 from dataclasses import replace
@@ -19,13 +20,17 @@ from hydraplan.planner.pipeline.planned import PLANNED, plan_ops
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.slots import SlotTimes, slot_times
 
-STAND_IN = "zb-h1"
-"""What a placement search runs where the ops are planned later: it holds as much as 1F1B."""
 
+def stand_in(options: PlanOptions) -> str:
+    """The static schedule that a placement search runs.
 
-def stand_in(pipeline: str) -> str:
-    """The static schedule that a placement search runs."""
-    return STAND_IN if pipeline in PLANNED else pipeline
+    For ops that are planned later it is ZB-H2 where its 2 P - 1 microbatches may be held, else
+    ZB-H1, which holds as many as 1F1B.
+    """
+    if options.pipeline not in PLANNED:
+        return options.pipeline
+    live = options.live_microbatches
+    return "zb-h1" if live is not None and live < 2 * options.pp - 1 else "zb-h2"
 
 
 def with_ops(request: Request, options: PlanOptions, draft: Draft) -> tuple[Draft, Schedule]:
