@@ -62,6 +62,9 @@ def follows(header: PlanHeader, batch: BatchPlan, first_row: int) -> list[str]:
     if asked is not None and (len(rows) > asked or (len(rows) < asked and not last)):
         found.append(f"holds {len(rows)} rows, --batch-sequences asks for {asked}")
     return [f"batch {batch.batch} {text}" for text in found]
+    most, held = header.options.batch_tokens, int(rows.length_tokens.sum())
+    if most is not None and held > most and len(rows) > 1:
+        found.append(f"holds {held} tokens, --batch-tokens asks for at most {most}")
 
 
 def _accounted(

@@ -11,10 +11,13 @@ from math import isclose, isnan
 import numpy as np
 
 from hydraplan.cost import CostModel
-from hydraplan.model import CHOOSING, BatchPlan, Search, Sequences
+from hydraplan.layout import legal_degrees
+from hydraplan.model import CHOOSING, BatchPlan, FloatArray, Search, Sequences
 from hydraplan.planheader import LIVE_STAGES, PlanOptions
 from hydraplan.planner.batches import most_tokens, too_long
+from hydraplan.planner.pipeline.order import ALL_ORDERS, SEARCHED, microbatch_order
 from hydraplan.planner.placement.degrees import offered_levels
+from hydraplan.planner.placement.hydra import MOST_CANDIDATES
 
 POINT = ("load_target_s", "theta", "eta", "slack", "taper")
 """Where in the search the plan was found."""
@@ -35,6 +38,11 @@ def search_claims(
             f"num_rejected is {search.num_rejected} of num_candidates {search.num_candidates};"
             " at least the plan itself was not rejected"
         )
+    if search.num_candidates > most_candidates(options):
+        yield (
+            f"num_candidates is {search.num_candidates}, {options.strategy} tries at most"
+            f" {most_candidates(options)}"
+        )
     values = {name: float(getattr(search, name)) for name in (*POINT, *CANDIDATES)}
     known = {name for name, value in values.items() if not isnan(value)}
     if batch.strategy not in CHOOSING:
@@ -46,9 +54,43 @@ def search_claims(
     out = [text for name in sorted(known) for text in _out_of_range(name, values[name], figures)]
     yield from out
     yield from _together(options, batch, known)
-    ops_came_later = options.pipeline in LIVE_STAGES or options.microbatch_order == "searched"
-    if not out and not ops_came_later:
+    if not out and not _ops_came_later(options):
         yield from _against_the_plan(batch, search, figures)
+
+
+def most_candidates(options: PlanOptions) -> int:
+    """What a strategy tries at the most: one that does not search, every degree."""
+    if options.strategy not in CHOOSING:
+        return len(legal_degrees(options.ranks))
+    return MOST_CANDIDATES + (options.strategy == "exact")
+
+
+def order_claims(
+    options: PlanOptions, orders: tuple[str, ...], name: str, load_s: FloatArray
+) -> Iterator[str]:
+    """Sentences about a microbatch order that was not open, or is not that of the loads.
+
+    Args:
+        orders: Those the request leaves open.
+        load_s: Slot loads in the order that is called by this name, (lanes, microbatches).
+    """
+    if len(orders) > 1 and _ops_came_later(options):
+        orders = (*orders, SEARCHED)
+    if name not in orders or name not in ALL_ORDERS:
+        yield f"microbatch_order is {name!r}, these options leave {' or '.join(orders)}"
+    elif name != SEARCHED:
+        busiest_s = load_s.max(axis=0)
+        wanted_s = busiest_s[microbatch_order(name, load_s)]
+        for m in np.flatnonzero(~np.isclose(busiest_s, wanted_s, rtol=TOLERANCE, atol=0))[:1]:
+            yield (
+                f"microbatch_order is {name!r}, but the fullest slot of microbatch {m} has"
+                f" {busiest_s[m]:.9g} s, in that order it has {wanted_s[m]:.9g} s"
+            )
+
+
+def _ops_came_later(options: PlanOptions) -> bool:
+    """Whether ops or order were planned once the search had ended, on another schedule's times."""
+    return options.pipeline in LIVE_STAGES or options.microbatch_order == SEARCHED
 
 
 def _out_of_range(name: str, value: float, figures: dict[str, float]) -> Iterator[str]:

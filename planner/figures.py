@@ -10,21 +10,20 @@ from hydraplan.errors import Infeasible, InputError
 from hydraplan.metrics import FIGURES, balance, displacement, shares, sizes
 from hydraplan.model import WINNERS, BatchPlan, FloatArray, Schedule, Sequences, Timeline
 from hydraplan.planheader import PlanHeader, PlanOptions
-from hydraplan.planner.claims import row_claims, search_claims
+from hydraplan.planner.claims import order_claims, row_claims, search_claims
 from hydraplan.planner.lower_bound import bound_s
-from hydraplan.planner.pipeline.order import ALL_ORDERS
+from hydraplan.planner.open_request import open_request
 from hydraplan.planner.pipeline.planned import PLANNED, canonical
 from hydraplan.planner.pipeline.schedules import layout_of
 from hydraplan.planner.pipeline.simulator import simulate
-from hydraplan.planner.placement.cost_table import cost_table
-from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.exact_strategy import exact_claims
 from hydraplan.planner.placement.sizing import load_of
 from hydraplan.planner.placement.strategies import STRATEGIES, promised
-from hydraplan.planner.placement.window import microbatch_window
 from hydraplan.planner.placement.window_advice import window_advice
 from hydraplan.planner.planned_ops import memory_of
+from hydraplan.planner.point_claims import point_claims
 from hydraplan.slots import SlotTimes, slot_times
+from hydraplan.stages import split_layers
 
 
 def batch_figures(
@@ -82,22 +81,17 @@ def check_figures(header: PlanHeader, batch: BatchPlan) -> list[str]:
 def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     options, cost = header.options, header.cost_model()
     placed = batch.sequences.placed()
-    strategy = STRATEGIES.get(options.strategy)
-    wanted = promised(options) if strategy else ()
-    for name in sorted(set(wanted) - set(header.invariants)):
+    if options.strategy not in STRATEGIES:
+        yield f"strategy is {options.strategy!r}, not one of {', '.join(STRATEGIES)}"
+        return
+    for name in sorted(set(promised(options)) - set(header.invariants)):
         yield f"the plan does not promise {name}, as every plan of {options.strategy} does"
     if options.microbatches not in (None, batch.num_microbatches):
         yield f"{batch.num_microbatches} microbatches, --microbatches asks {options.microbatches}"
-    if options.microbatch_order not in ("auto", batch.microbatch_order):
-        yield (
-            f"microbatch_order is {batch.microbatch_order!r},"
-            f" --microbatch-order asks {options.microbatch_order}"
-        )
     for name, found, known in (
         ("strategy", batch.strategy, (options.strategy,)),
         ("pipeline", batch.pipeline, (options.pipeline,)),
         ("winner", batch.winner, WINNERS),
-        ("microbatch_order", batch.microbatch_order, ALL_ORDERS),
     ):
         if found not in known:
             yield f"{name} is {found!r}, not {' or '.join(known)}"
@@ -112,6 +106,8 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
             f" {options.pipeline} have {chunks} on route {route_name}"
         )
     try:
+        even = split_layers(header.model.num_layers, options.pp, chunks, route_name=route_name)
+        request = open_request(cost, options, batch.sequences)
         computed, timeline = batch_figures(
             cost,
             placed,
@@ -120,17 +116,12 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
             options,
             batch.search.load_target_s,
         )
-    except Infeasible as error:
+    except (InputError, Infeasible) as error:
         yield str(error)
         return
-    cap = options.max_tokens_per_rank
-    table = cost_table(
-        cost,
-        placed.length_tokens,
-        cap,
-        offered_levels(cost.ranks, options.min_degree, options.max_groups),
-    )
-    window = microbatch_window(table, placed.length_tokens, cost.ranks, cap)
+    if options.layers == "even" and header.layers != tuple(map(tuple, even)):
+        yield f"layers of the stages are {header.layers}, --layers even asks for {even}"
+    cap, table, window = request.cap_tokens, request.table, request.window
     stored = batch.figures | {
         "window_min": batch.search.window_min,
         "window_max": batch.search.window_max,
@@ -138,10 +129,15 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     for name, value in (computed | {"window_min": window.low, "window_max": window.high}).items():
         if not _same(value, stored[name]):
             yield f"{name} is stored as {stored[name]:.9g}, this plan has {value:.9g}"
-    advice = window_advice(cost, table, placed.length_tokens, cap, window)
+    advice = window_advice(cost, table, request.sequences.length_tokens, cap, window)
     if batch.search.window_advice != advice:
         yield "window_advice is not what this batch's window asks for"
-    yield from search_claims(options, batch, computed)
+    claims = list(search_claims(options, batch, computed))
+    yield from claims
+    if not claims and not np.isnan(batch.search.load_target_s):
+        yield from point_claims(request, batch.search, batch.num_microbatches)
+    load_s = slot_times(cost, placed, batch.num_microbatches).load_s
+    yield from order_claims(options, request.orders, batch.microbatch_order, load_s)
     yield from row_claims(cost, options, batch.sequences)
     loads_s = load_of(cost, placed.length_tokens, placed.ulysses_size, placed.ring_size)
     if not _same(loads_s, placed.predicted_s):

@@ -309,6 +309,16 @@ def test_rows_lost_or_doubled_between_batches_are_noticed() -> None:
     assert follows(last, BATCH, 0) == []
 
 
+def test_a_batch_of_more_tokens_than_were_asked_for_is_noticed() -> None:
+    held = int(BATCH.sequences.length_tokens.sum())
+    for most, found in (
+        (held, []),
+        (held - 1, [f"batch 0 holds {held} tokens, --batch-tokens asks for at most {held - 1}"]),
+    ):
+        asked = HEADER.options.model_copy(update={"batch_sequences": None, "batch_tokens": most})
+        assert follows(HEADER.model_copy(update={"options": asked}), BATCH, 0) == found
+
+
 def test_a_strategy_must_promise_all_it_always_does() -> None:
     less = HEADER.model_copy(
         update={"invariants": tuple(n for n in HEADER.invariants if n != "cap")}

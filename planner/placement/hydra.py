@@ -22,29 +22,27 @@ search, theta, eta, taper, the preference for balance and the memory-sized candi
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import inf, isnan, log
+from math import inf, log
 
 from hydraplan.errors import Infeasible
-from hydraplan.planner.placement.degrees import guard
 from hydraplan.planner.placement.draft import Draft, Request, draft
 from hydraplan.planner.placement.memory_ffd import place_memory_sized
 from hydraplan.planner.placement.search import (
     BALANCED,
     ETAS,
+    MOST,
     THETAS,
     Point,
-    filling_point,
     finer_points,
     first_counts,
     first_points,
     num_finalists,
     num_placements,
-    point_at,
-    tapered_point,
+    point_again,
     tapered_points,
     uneven,
 )
-from hydraplan.planner.placement.tight_fill import tight_fillings
+from hydraplan.planner.placement.tight_fill import KEPT, tight_fillings
 from hydraplan.planner.placement.trial import (
     Finalist,
     Trial,
@@ -63,6 +61,8 @@ SHARED = 1.004
 """How much the slot imbalance may rise when a placement is run, seen on the benchmark's cells."""
 BALANCE_WORTH = 0.025
 """What a balanced plan may cost over the fastest, as a share of its time. Our choice."""
+MOST_CANDIDATES = 1 + 2 * MOST + KEPT + 2 * MOST
+"""Memory-sized, two rounds, tight fillings, tapered: what a search tries at the most."""
 
 
 def place_hydra(request: Request) -> Draft:
@@ -262,13 +262,7 @@ def _finalists(request: Request, tries: list[Trial | None]) -> list[Trial]:
 
 def place_once(request: Request, found: Draft) -> None:
     """One choice of degrees and one placement at the point that was found, nothing scored."""
-    search, count = found.search, found.num_microbatches
-    if not isnan(search.taper):
-        point = tapered_point(request, count, search.taper, search.slack)
-    elif not isnan(search.slack):
-        point = filling_point(request, count, search.slack)
-    else:
-        load_driven = found.winner == "load-driven"
-        eta, theta = (search.eta, search.theta) if load_driven else (ETAS[0], THETAS[0])
-        point = point_at(request, guard(request.table, eta), count, theta, eta)
-    placed_at(request, point)
+    search = found.search
+    if found.winner != "load-driven":
+        search = replace(search, eta=ETAS[0], theta=THETAS[0])
+    placed_at(request, point_again(request, search, found.num_microbatches))

@@ -9,11 +9,11 @@
 """
 
 from dataclasses import dataclass, replace
-from math import nan
+from math import isnan, nan
 
 import numpy as np
 
-from hydraplan.model import FloatArray
+from hydraplan.model import FloatArray, Search
 from hydraplan.planner.pipeline.fast_run import one_lane_s
 from hydraplan.planner.placement.degrees import Guard, guard
 from hydraplan.planner.placement.draft import Request
@@ -187,10 +187,9 @@ def _filling(request: Request, start: Point, slack: float) -> Point:
 def tapered_points(request: Request, even: int) -> list[Point]:
     """Tapered points around the best number of even microbatches; by promise, slack by slack.
 
-    None where rows keep their order, or microbatches another one than they were built in.
+    None where `may_taper` says so.
     """
-    movable = request.reorder == "batch" and "as-built" in request.orders
-    if not (request.tapered and movable and request.cost.pp > 1):
+    if not may_taper(request):
         return []
     counts = [even]
     if request.microbatches is None:
@@ -201,6 +200,15 @@ def tapered_points(request: Request, even: int) -> list[Point]:
     for slack in TAPER_SLACKS:
         points += sorted((_tapered(request, *known, slack) for known in shapes_of), key=_order)
     return points
+
+
+def may_taper(request: Request) -> bool:
+    """Whether tapered microbatches were asked for, and are open to a pipeline of these options.
+
+    Not where rows keep their order, or microbatches another one than they were built in.
+    """
+    movable = request.reorder == "batch" and "as-built" in request.orders
+    return request.tapered and movable and request.cost.pp > 1
 
 
 def tapered_point(request: Request, count: int, taper: float, slack: float) -> Point:
@@ -244,3 +252,17 @@ def point_at(request: Request, guarded: Guard, count: int, theta: float, eta: fl
     pieces = table.count * table.degrees[target.level]
     least = least_imbalance(load_s, pieces, table.fixed_s, cost.ranks * count)
     return Point(promise_s, count, theta, eta, target, least <= BALANCED)
+
+
+def point_again(request: Request, search: Search, count: int) -> Point:
+    """The point that a search says its load-driven plan was found at, at this many microbatches."""
+    if not isnan(search.taper):
+        return tapered_point(request, count, search.taper, search.slack)
+    if not isnan(search.slack):
+        return filling_point(request, count, search.slack)
+    return point_at(request, guard(request.table, search.eta), count, search.theta, search.eta)
+
+
+def stated_target_s(request: Request, point: Point) -> float:
+    """The target as a plan states it: the fixed cost included, on lanes as fast as they are."""
+    return (point.target.load_target_s + request.table.fixed_s) * request.cost.mean_slow

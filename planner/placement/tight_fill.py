@@ -85,7 +85,7 @@ def tight_fillings(request: Request, peak_s: dict[int, float]) -> list[tuple[Poi
     Source: our own.
     """
     count, ranks = len(request.sequences), request.cost.ranks
-    counts = [m for m in peak_s if count + ranks * m <= SMALL][:COUNTS]
+    counts = [m for m in peak_s if is_small(request, m)][:COUNTS]
     if request.reorder != "batch" or not count or not counts:
         return []
     lot, found = lot_of(request), []
@@ -94,6 +94,11 @@ def tight_fillings(request: Request, peak_s: dict[int, float]) -> list[tuple[Poi
         for limit_s, *places in tightest(lot, m, peak_s[m], fillings)[: KEPT // len(counts)]:
             found.append((_point(request, m, limit_s), _placement(request, lot, m, *places)))
     return found
+
+
+def is_small(request: Request, num_microbatches: int) -> bool:
+    """Whether a batch in so many microbatches is filled many times."""
+    return len(request.sequences) + request.cost.ranks * num_microbatches <= SMALL
 
 
 def lot_of(request: Request) -> Lot:

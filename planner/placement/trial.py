@@ -22,7 +22,7 @@ from hydraplan.planner.placement.draft import (
 )
 from hydraplan.planner.placement.kept_order import place_in_order
 from hydraplan.planner.placement.place import Placement, place, place_filling
-from hydraplan.planner.placement.search import Point
+from hydraplan.planner.placement.search import Point, stated_target_s
 from hydraplan.planner.placement.sizing import Sized
 
 LONG = "long-first"
@@ -109,7 +109,7 @@ def drafted(request: Request, run: Finalist) -> Draft:
     point = run.point
     search = replace(
         placed.search,
-        load_target_s=(point.target.load_target_s + request.table.fixed_s) * request.cost.mean_slow,
+        load_target_s=stated_target_s(request, point),
         theta=point.theta,
         eta=point.eta,
         slack=point.slack,

@@ -9,8 +9,10 @@ import pytest
 from hydraplan.files.lengths import Lengths
 from hydraplan.model import BatchPlan, Search
 from hydraplan.planheader import PlanHeader
-from hydraplan.planner.claims import row_claims, search_claims
+from hydraplan.planner.claims import order_claims, row_claims, search_claims
 from hydraplan.planner.figures import check_figures
+from hydraplan.planner.pipeline.order import ORDERS, microbatch_order
+from hydraplan.planner.placement.hydra import MOST_CANDIDATES
 from hydraplan.planner.plan import plan
 from tests.planner.cases import long_tailed, options, profile
 
@@ -46,6 +48,7 @@ EXACT = replace(
 def said(batch: BatchPlan, shape: str = "even", **changes: float) -> str:
     asked = {"microbatch_shape": shape}
     tampered = replace(batch, search=replace(batch.search, **changes))  # type: ignore[arg-type]
+    asked["strategy"] = batch.strategy
     return "; ".join(search_claims(options(**asked), tampered, batch.figures))
 
 
@@ -58,6 +61,8 @@ def test_what_a_strategy_can_say_is_believed(batch: BatchPlan) -> None:
     ("batch", "changes", "sentence"),
     [
         (BASELINE, {"num_candidates": 0}, "num_rejected is 0 of num_candidates 0"),
+        (BASELINE, {"num_candidates": 5}, "num_candidates is 5, memory-ffd tries at most 4"),
+        (LOAD_DRIVEN, {"num_candidates": 9**9}, f"hydra tries at most {MOST_CANDIDATES}"),
         (LOAD_DRIVEN, {"num_rejected": 999}, "num_rejected is 999 of num_candidates"),
         (LOAD_DRIVEN, {"num_rejected": -1}, "num_rejected is -1 of num_candidates"),
         (
@@ -129,8 +134,63 @@ def test_winner_and_order_are_those_of_the_strategy_and_of_the_options() -> None
     header, batch = made(microbatch_order="long-first")
     assert check_figures(header, batch) == []
     (text,) = check_figures(header, replace(batch, microbatch_order="sandwich"))
-    assert "microbatch_order is 'sandwich', --microbatch-order asks long-first" in text
+    assert "microbatch_order is 'sandwich', these options leave long-first" in text
     assert "plans of memory-ffd are memory-sized" in said(replace(BASELINE, winner="load-driven"))
+
+
+def test_an_order_is_that_of_the_loads_and_one_that_was_open() -> None:
+    load_s = np.array([[3.0, 1.0, 2.0, 5.0], [1.0, 4.0, 2.0, 1.0]])
+    asked, planned_later = options(), options(pipeline="portfolio")
+    for name in ORDERS:
+        in_order = load_s[:, microbatch_order(name, load_s)]
+        assert list(order_claims(asked, ORDERS, name, in_order)) == []
+    (text,) = order_claims(asked, ORDERS, "long-first", load_s)
+    assert "the fullest slot of microbatch 0 has 3 s, in that order it has 5 s" in text
+    (text,) = order_claims(asked, ("as-built",), "long-first", load_s)
+    assert "microbatch_order is 'long-first', these options leave as-built" in text
+    (text,) = order_claims(asked, ORDERS, "searched", load_s)
+    assert "'searched', these options leave as-built or long-first or sandwich" in text
+    assert list(order_claims(planned_later, ORDERS, "searched", load_s)) == []
+    assert list(order_claims(planned_later, ("as-built",), "searched", load_s))
+
+
+def test_a_changed_header_is_held_against_the_plan() -> None:
+    """Each option or count that can be told from the rows, changed in the header alone."""
+    header, batch = made(pp=4, layers="even")
+    assert check_figures(header, batch) == []
+    for changes, sentence in (
+        ({"layers": tuple(reversed(((7,), (8,), (8,), (9,))))}, "--layers even asks for [[8]"),
+        ({"pipeline": "gpipe"}, "pipeline is '1f1b', not gpipe"),
+        ({"strategy": "memory-ffd"}, "strategy is 'hydra', not memory-ffd"),
+        ({"reorder": "none", "microbatch_order": "sandwich"}, "--reorder none does not allow it"),
+        ({"reorder": "none"}, "microbatch_order is 'sandwich', these options leave as-built"),
+        ({"microbatch_order": "long-first"}, "'sandwich', these options leave long-first"),
+        ({"microbatch_order": "best"}, "'sandwich', these options leave best"),
+        ({"strategy": "bogus", "reorder": "none"}, "strategy is 'bogus', not one of hydra"),
+        ({"pipeline": "interleaved", "chunks": 99}, "those of interleaved have 99"),
+        ({"microbatches": 99}, "--microbatches asks 99"),
+        ({"microbatch_multiple": 1 << 40}, "microbatches are planned on 4 stages"),
+        ({"max_tokens_per_rank": 2048}, "is stored as"),
+        ({"min_degree": 2}, "load_target_s is"),
+        ({"engine": "ring"}, "is stored as"),
+        ({"rank_speed": (0.5, *[1.0] * 7)}, "is stored as"),
+    ):
+        if "layers" in changes:
+            other = header.model_copy(update=changes)
+        else:
+            asked = header.options.model_copy(update=changes)
+            other = header.model_copy(update={"options": asked})
+        found = "; ".join(check_figures(other, batch))
+        assert sentence in found, (changes, found)
+
+
+def test_a_load_target_that_does_not_belong_to_its_point_is_named() -> None:
+    search = LOAD_DRIVEN.search
+    found = check_figures(
+        HEADER, replace(LOAD_DRIVEN, search=replace(search, load_target_s=2 * search.load_target_s))
+    )
+    assert any("target_error is stored as" in text for text in found)
+    assert any("load_target_s is" in text and "microbatches ask for" in text for text in found)
 
 
 def test_every_number_of_a_search_is_checked_in_some_way() -> None:
