@@ -1,6 +1,6 @@
 """What a worker holds of its microbatches between their ops, and how many tokens that is.
 
-Counted as `hydraplan.metrics.peak_live_tokens` predicts it, but from what is there: a forward
+Counted as `hydraplan.metrics.live_peaks` predicts it, but from what is there: a forward
 pass that was not gone back through holds the rows of its slot, weight gradients that wait hold
 the share that B does not free. Either is divided by the chunks of a stage.
 """
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from hydraplan.executor.split_linear import Work
 from hydraplan.executor.stage import Passed
-from hydraplan.metrics import INPUT_GRADIENT_FREES
 
 Key = tuple[int, int]
 """(microbatch, chunk)."""
@@ -17,10 +16,14 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class Held:
-    """Passes and waiting work of one batch; `rows[microbatch]` are those of this lane."""
+    """Passes and waiting work of one batch; `rows[microbatch]` are those of this lane.
+
+    `frees`: share of a pass that B frees (`hydraplan.activations`).
+    """
 
     rows: list[int]
     num_chunks: int
+    frees: float
     passed: dict[Key, Passed] = field(default_factory=dict)
     waiting: dict[Key, list[Work]] = field(default_factory=dict)
     peak_tokens: float = 0.0
@@ -29,7 +32,7 @@ class Held:
         """Tokens whose activations are held now."""
         whole = sum(self.rows[m] for m, _ in self.passed)
         part = sum(self.rows[m] for m, _ in self.waiting)
-        return (whole + (1 - INPUT_GRADIENT_FREES) * part) / self.num_chunks
+        return (whole + (1 - self.frees) * part) / self.num_chunks
 
     def measure(self) -> None:
         """Note how much is held; called after every op."""

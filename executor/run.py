@@ -24,6 +24,7 @@ from hydraplan.executor.prepare import Job, prepare
 from hydraplan.executor.record import Measured, collect
 from hydraplan.executor.stage import build_stage
 from hydraplan.executor.step import Worker, run_batch
+from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.parquet import refuse_existing
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
@@ -37,7 +38,8 @@ from hydraplan.files.runfile import (
 )
 from hydraplan.kernels.attention import choose_kernel
 from hydraplan.kernels.packing import rank_layout
-from hydraplan.model import BatchPlan
+from hydraplan.metrics import planned_live_peaks
+from hydraplan.model import BatchPlan, FloatArray
 from hydraplan.version import __version__
 from hydraplan.views.console import note
 
@@ -129,8 +131,11 @@ def _train(world: World, job: Job, header: RunHeader, folder: Path) -> None:
     assert header.learning_rate is not None
     weights = list(worker.stage.weights.values())
     optimizer = torch.optim.AdamW(weights, lr=header.learning_rate)
+    predicted: dict[int, FloatArray] = {}
     with ExitStack() as stack:
         if world.rank == 0:
+            cost = job.header.cost_model()
+            predicted = {batch.batch: planned_live_peaks(cost, batch) for batch in job.batches}
             with _signals_put_off():
                 create_run(folder, header)
             record = stack.enter_context(recorder(folder))
@@ -139,15 +144,15 @@ def _train(world: World, job: Job, header: RunHeader, folder: Path) -> None:
             optimizer.zero_grad(set_to_none=True)
             measured = run_step(worker, job, batch)
             if measured is not None:
-                finished = _finished(step, batch, measured)
+                finished = _finished(step, batch, measured, predicted[batch.batch])
                 with _signals_put_off():
                     record(finished)
                 note(f"step {step + 1}/{header.steps}: loss {finished.loss:.6g}")
             optimizer.step()
 
 
-def _finished(step: int, batch: BatchPlan, measured: Measured) -> Step:
-    timeline, loss, _ = measured
+def _finished(step: int, batch: BatchPlan, measured: Measured, predicted: FloatArray) -> Step:
+    timeline, loss, held = measured
     if not math.isfinite(loss):
         raise RunFailed(
             f"the loss of step {step} (batch {batch.batch}) is {loss}",
@@ -155,7 +160,7 @@ def _finished(step: int, batch: BatchPlan, measured: Measured) -> Step:
         )
     placed = batch.sequences.placed()
     tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
-    return Step(step, batch.batch, tokens, valid, loss, timeline)
+    return Step(step, batch.batch, tokens, valid, loss, timeline, Peaks(held, predicted))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hydraplan.executor.folder import run_folder
 from hydraplan.executor.valid import read_valid_batch
+from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.parquet import refuse_existing
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
@@ -22,6 +23,7 @@ from hydraplan.files.runfile import (
     recorder,
 )
 from hydraplan.files.trialsfile import Trials, write_trials
+from hydraplan.metrics import planned_live_peaks
 from hydraplan.model import BatchPlan, Timeline
 from hydraplan.planner.pipeline.noise import Noise, draw, shape_of
 from hydraplan.planner.pipeline.noisy_run import noisy_run, noisy_timeline
@@ -69,6 +71,7 @@ def simulate_run(
         trials=trials,
     )
     visited = [read_valid_batch(plan, i) for i in range(min(num_steps, plan.header.num_batches))]
+    peaks = {b.batch: Peaks(None, planned_live_peaks(cost, b)) for b in visited}
     quiet: dict[int, tuple[Timeline, Trials]] = {}
     found = []
     with run_folder(output) as folder:
@@ -84,7 +87,7 @@ def simulate_run(
                     )
                 timeline, tried = quiet[batch.batch]
                 tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
-                record(Step(step, batch.batch, tokens, valid, None, timeline))
+                record(Step(step, batch.batch, tokens, valid, None, timeline, peaks[batch.batch]))
                 found.append(tried)
         write_trials(folder / "trials.parquet", header, found)
         return open_run(folder)

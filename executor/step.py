@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hydraplan.activations import input_gradient_frees
 from hydraplan.errors import RunFailed
 from hydraplan.executor.data import Slot
 from hydraplan.executor.decoder import Weights
@@ -85,7 +86,8 @@ def run_batch(
         stage.compute,
         iter(receives),
     )
-    batch = _Batch(worker, slots, valid_tokens, transport, Held(rows, len(stage.chunks)))
+    held = Held(rows, len(stage.chunks), input_gradient_frees(stage.model))
+    batch = _Batch(worker, slots, valid_tokens, transport, held)
     op_s: list[tuple[float, float, float]] = []
     origin_s = _start_clock(worker.is_one_host)
     for step in steps:

@@ -8,7 +8,7 @@ no groups. Both start from the same weights, rounded to the workers' precision.
 
 import math
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +30,11 @@ from hydraplan.executor.groups import World
 from hydraplan.executor.launch import run_workers, under_torchrun
 from hydraplan.executor.prepare import Job, prepare
 from hydraplan.executor.run import run_step, set_up
+from hydraplan.files.memoryfile import Peaks
 from hydraplan.kernels.reference import reference_attention
-from hydraplan.metrics import peak_live_tokens as predicted_peak
+from hydraplan.metrics import planned_live_peaks
 from hydraplan.model import FloatArray, Sequences
-from hydraplan.slots import slot_times
+from hydraplan.views.memory_text import peaks_json
 
 LIMITS = {"float64": 1e-10, "float32": 2e-5}
 """Largest loss and gradient error that counts as equal, by compute dtype."""
@@ -48,8 +49,8 @@ Gradients = dict[str, FloatArray]
 class Verdict:
     """What `verify` says; errors are relative, to 1 where the reference is 0.
 
-    `peak_live_tokens`: most tokens whose activations a worker held, and what was predicted.
-    `degrees` counts sequences by degree.
+    `peaks`: most tokens whose activations each worker held, and what was predicted, shape
+    (stages, lanes). `degrees` counts sequences by degree.
     """
 
     loss: float
@@ -62,8 +63,7 @@ class Verdict:
     batch: int
     pipeline: str
     num_sequences: int
-    peak_live_tokens: float
-    predicted_peak_live_tokens: float
+    peaks: Peaks
     degrees: dict[int, int]
 
     @property
@@ -72,8 +72,15 @@ class Verdict:
         return self.loss_error <= self.limit and self.max_gradient_error <= self.limit
 
     def as_dict(self) -> dict[str, object]:
-        """Fields and `within`, for `--json`."""
-        return {**asdict(self), "within": self.is_within}
+        """What `--json` prints."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "peaks"}
+        verdict = {"within": self.is_within, "holds_as_predicted": self.holds_as_predicted}
+        return {**plain, **peaks_json(self.peaks), **verdict}
+
+    @property
+    def holds_as_predicted(self) -> bool:
+        """Whether every worker held as many tokens as predicted."""
+        return not self.peaks.differ()
 
 
 def verify(
@@ -87,10 +94,9 @@ def verify(
     if under_torchrun():
         raise InputError("verify starts its own workers", "run it without torchrun")
     job = prepare(path, [batch], data=data, seed=seed, dtype=dtype, timeout_s=timeout_s)
-    loss, peak_live_tokens, gradients = planned_gradients(job)
+    loss, held, gradients = planned_gradients(job)
     planned = job.batches[0]
     placed = planned.sequences.placed()
-    slots = slot_times(job.header.cost_model(), placed, planned.num_microbatches)
     reference_loss, reference = reference_gradients(job, placed)
     errors = gradient_errors(gradients, reference)
     worst = max(errors, key=lambda name: errors[name])
@@ -106,8 +112,7 @@ def verify(
         batch=batch,
         pipeline=planned.pipeline,
         num_sequences=len(placed),
-        peak_live_tokens=float(peak_live_tokens.max()),
-        predicted_peak_live_tokens=predicted_peak(planned.schedule, slots.rows),
+        peaks=Peaks(held, planned_live_peaks(job.header.cost_model(), planned)),
         degrees=dict(zip(sizes.tolist(), counts.tolist(), strict=True)),
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from hydraplan.activations import input_gradient_frees
 from hydraplan.cost import CostModel
 from hydraplan.layout import MAX_LENGTH_TOKENS, expand, legal_degrees, rank_tokens, rank_tokens_max
 from hydraplan.metrics import peak_live_tokens
@@ -61,10 +62,10 @@ def follows(header: PlanHeader, batch: BatchPlan, first_row: int) -> list[str]:
     last = batch.batch == header.num_batches - 1
     if asked is not None and (len(rows) > asked or (len(rows) < asked and not last)):
         found.append(f"holds {len(rows)} rows, --batch-sequences asks for {asked}")
-    return [f"batch {batch.batch} {text}" for text in found]
     most, held = header.options.batch_tokens, int(rows.length_tokens.sum())
     if most is not None and held > most and len(rows) > 1:
         found.append(f"holds {held} tokens, --batch-tokens asks for at most {most}")
+    return [f"batch {batch.batch} {text}" for text in found]
 
 
 def _accounted(
@@ -328,8 +329,9 @@ def _live_tokens(
     limit = header.options.live_limit_tokens
     if limit is None or any(_schedule(header, cost, batch, placed)):
         return
-    peak = peak_live_tokens(batch.schedule, _rows(cost, batch, placed))
-    if peak > limit:
+    rows = _rows(cost, batch, placed)
+    peak = peak_live_tokens(batch.schedule, rows, input_gradient_frees(cost.model))
+    if peak > limit * (1 + ROUNDING):
         yield (
             f"activations of {peak:.10g} tokens are held at once, the limit is"
             f" {header.options.live_microbatches} x {header.options.max_tokens_per_rank}"
@@ -339,7 +341,7 @@ def _live_tokens(
 _NEXT_OPS = {"": ("F",), "F": ("B", "BW"), "FB": ("W",)}
 
 ROUNDING = 1e-9
-"""Share of the cap by which sums of length over degree may round."""
+"""Share by which sums of length over degree may pass the cap, and activations their limit."""
 
 RULES: dict[str, Rule] = {
     "accounted": _accounted,

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hydraplan.activations import input_gradient_frees
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, CostModel
-from hydraplan.model import FloatArray, IntArray, Schedule, Sequences, Timeline
-from hydraplan.slots import SlotTimes, padding_tokens
+from hydraplan.model import BatchPlan, FloatArray, IntArray, Schedule, Sequences, Timeline
+from hydraplan.slots import SlotTimes, padding_tokens, slot_times
 from hydraplan.traffic import grad_sync_s, sent_bytes
 
 FIGURES = (
@@ -116,31 +117,32 @@ def lower_bound_s(
     return float(max(there_and_back.max(), all_work.max(), through_s.max()))
 
 
-def peak_live_tokens(schedule: Schedule, rows: IntArray) -> float:
-    """Most tokens whose activations one rank holds at once.
+def planned_live_peaks(cost: CostModel, batch: BatchPlan) -> FloatArray:
+    """Most tokens whose activations each rank holds in a batch, shape (stages, lanes)."""
+    slots = slot_times(cost, batch.sequences.placed(), batch.num_microbatches)
+    return live_peaks(batch.schedule, slots.rows, input_gradient_frees(cost.model))
 
-    F adds a slot's rows per chunk, BW or W frees them; B alone frees `INPUT_GRADIENT_FREES`
-    of them. `rows` has shape (lanes, microbatches).
+
+def live_peaks(schedule: Schedule, rows: IntArray, frees: float) -> FloatArray:
+    """Most tokens whose activations each rank holds at once, shape (stages, lanes).
+
+    F adds a slot's rows per chunk, BW or W frees them; B alone frees the share `frees` of them
+    (`hydraplan.activations`). `rows` has shape (lanes, microbatches).
     """
-    peak = 0.0
-    for ops in schedule:
+    change = {"F": 1.0, "BW": -1.0, "B": -frees, "W": frees - 1.0}
+    peaks = np.zeros((len(schedule), rows.shape[0]))
+    for stage, ops in enumerate(schedule):
         chunks = 1 + max((op.chunk for op in ops), default=0)
         live = np.zeros(rows.shape[0])
         for op in ops:
-            live = live + _LIVE_CHANGE[op.kind] * rows[:, op.microbatch] / chunks
-            peak = max(peak, float(live.max()))
-    return peak
+            live = live + change[op.kind] * rows[:, op.microbatch] / chunks
+            peaks[stage] = np.maximum(peaks[stage], live)
+    return peaks
 
 
-INPUT_GRADIENT_FREES = 0.5
-"""Share of a microbatch's activations that B frees while W still waits. Our assumption."""
-
-_LIVE_CHANGE = {
-    "F": 1.0,
-    "BW": -1.0,
-    "B": -INPUT_GRADIENT_FREES,
-    "W": INPUT_GRADIENT_FREES - 1.0,
-}
+def peak_live_tokens(schedule: Schedule, rows: IntArray, frees: float) -> float:
+    """Most tokens whose activations one rank holds at once; see `live_peaks`."""
+    return float(live_peaks(schedule, rows, frees).max())
 
 
 def sizes(
@@ -151,7 +153,9 @@ def sizes(
     groups = set(zip(placed.first_rank[wide].tolist(), placed.degree[wide].tolist(), strict=True))
     return {
         "max_tokens_per_rank": float(slots.rows.max()),
-        "peak_live_tokens": peak_live_tokens(schedule, slots.rows),
+        "peak_live_tokens": peak_live_tokens(
+            schedule, slots.rows, input_gradient_frees(cost.model)
+        ),
         "num_groups": float(len(groups)),
         "num_shapes": float(max(len(np.unique(lane)) for lane in slots.rows)),
         "sent_bytes": float(sent_bytes(cost, placed).sum()),

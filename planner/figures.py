@@ -43,7 +43,7 @@ def batch_figures(
     figures |= displacement(placed)
     even = evened(slots)
     if options.pipeline in PLANNED:
-        schedule = canonical(options.pipeline, even, memory_of(options, even))
+        schedule = canonical(options.pipeline, even, memory_of(cost, options, even))
     figures["fill_bubble"] = shares(simulate(even, schedule))["pipeline_bubble"]
     bound = bound_s(cost, placed.length_tokens, options.max_tokens_per_rank)
     figures["lower_bound_s"] = bound

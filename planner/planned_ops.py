@@ -10,11 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from hydraplan.activations import input_gradient_frees
+from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible
 from hydraplan.metrics import peak_live_tokens
 from hydraplan.model import IntArray, Schedule
 from hydraplan.planheader import PlanOptions
-from hydraplan.planner.pipeline.memory import Memory
+from hydraplan.planner.pipeline.memory import ROUNDING, Memory
 from hydraplan.planner.pipeline.order import ORDERS, SEARCHED, microbatch_order
 from hydraplan.planner.pipeline.planned import PLANNED, plan_ops
 from hydraplan.planner.placement.draft import Draft, Request
@@ -45,7 +47,7 @@ def with_ops(request: Request, options: PlanOptions, draft: Draft) -> tuple[Draf
         ops = request.schedule(request.cost.pp, draft.num_microbatches)
         if options.live_microbatches is not None:
             slots = slot_times(request.cost, draft.sequences, draft.num_microbatches)
-            _check_limit(options, ops, slots.rows)
+            _check_limit(request.cost, options, ops, slots.rows)
         return draft, ops
     slots = slot_times(request.cost, draft.sequences, draft.num_microbatches)
     orders = {draft.microbatch_order: np.arange(draft.num_microbatches, dtype=np.int64)}
@@ -55,27 +57,31 @@ def with_ops(request: Request, options: PlanOptions, draft: Draft) -> tuple[Draf
             for name in ORDERS
             if name in request.orders and name not in (draft.microbatch_order, "as-built")
         }
-    found = plan_ops(options.pipeline, slots, memory_of(options, slots), orders, searches)
+    found = plan_ops(
+        options.pipeline, slots, memory_of(request.cost, options, slots), orders, searches
+    )
     position = np.empty_like(found.order)
     position[found.order] = np.arange(len(found.order))
     moved = replace(draft.sequences, microbatch=position[draft.sequences.microbatch])
     if options.live_microbatches is not None:
-        _check_limit(options, found.schedule, slots.rows[:, found.order])
+        _check_limit(request.cost, options, found.schedule, slots.rows[:, found.order])
     return replace(draft, sequences=moved, microbatch_order=found.name), found.schedule
 
 
-def memory_of(options: PlanOptions, slots: SlotTimes) -> Memory:
+def memory_of(cost: CostModel, options: PlanOptions, slots: SlotTimes) -> Memory:
     """What the fullest lane of every microbatch holds, in rows, and what a stage may hold."""
     limit = options.live_limit_tokens
     return Memory(
         limit=np.inf if limit is None else float(limit),
         live=slots.rows.max(axis=0).astype(float),
+        frees=input_gradient_frees(cost.model),
     )
 
 
-def _check_limit(options: PlanOptions, ops: Schedule, rows: IntArray) -> None:
-    limit, peak = options.live_limit_tokens, peak_live_tokens(ops, rows)
-    if limit is not None and peak > limit:
+def _check_limit(cost: CostModel, options: PlanOptions, ops: Schedule, rows: IntArray) -> None:
+    limit = options.live_limit_tokens
+    peak = peak_live_tokens(ops, rows, input_gradient_frees(cost.model))
+    if limit is not None and peak > limit * (1 + ROUNDING):
         raise Infeasible(
             f"schedule {options.pipeline} holds activations of {peak:.9g} tokens at once,"
             f" {options.live_microbatches} x {options.max_tokens_per_rank} are allowed",

@@ -9,6 +9,7 @@ from hydraplan.metrics import (
     FIGURES,
     balance,
     displacement,
+    live_peaks,
     mean_figures,
     peak_live_tokens,
     shares,
@@ -37,13 +38,15 @@ def test_balance_figures_of_a_worked_example() -> None:
 def test_live_tokens_peak_where_the_most_forwards_wait_for_their_backward() -> None:
     rows = np.array([[10, 20, 30, 40], [1, 1, 1, 1]])
     # the first stage of two holds two microbatches: 30 + 40 at the end
-    assert peak_live_tokens(one_f_one_b(2, 4), rows) == 70
-    assert peak_live_tokens(one_f_one_b(1, 4), rows) == 40
+    assert peak_live_tokens(one_f_one_b(2, 4), rows, 0.5) == 70
+    assert peak_live_tokens(one_f_one_b(1, 4), rows, 0.5) == 40
+    assert live_peaks(one_f_one_b(2, 4), rows, 0.5).tolist() == [[70, 2], [40, 1]]
 
 
-def test_an_input_gradient_alone_frees_half() -> None:
+def test_an_input_gradient_alone_frees_its_share() -> None:
     ops = ((Op("F", 0), Op("B", 0), Op("F", 1), Op("W", 0), Op("B", 1), Op("W", 1)),)
-    assert peak_live_tokens(ops, np.array([[100, 100]])) == 150
+    for frees, peak in ((0.0, 200), (0.25, 175), (0.5, 150), (1.0, 100)):
+        assert peak_live_tokens(ops, np.array([[100, 100]]), frees) == peak
 
 
 def test_a_plans_figures_are_means_but_sizes_that_must_fit_are_maxima() -> None:

@@ -22,11 +22,13 @@ def verify(
     """Compare loss and gradients of a planned batch with one float64 process.
 
     The workers run the code of execute; the other side runs the whole model with naive
-    attention. Exit 0 if both errors are within the limit of the dtype, 1 if not.
+    attention. Exit 0 if both errors are within the limit of the dtype and every worker held as
+    many tokens' activations as the plan predicts, 1 if not.
     """
     from hydraplan.errors import RunFailed
     from hydraplan.executor.verify import verify as verify_plan
     from hydraplan.views import console
+    from hydraplan.views.memory_text import difference, print_peaks
 
     verdict = verify_plan(plan, batch=batch, dtype=dtype, seed=seed, data=data, timeout_s=timeout)
     if json:
@@ -42,15 +44,20 @@ def verify(
                 ["largest gradient error", f"{verdict.max_gradient_error:.2e}"],
                 ["in", verdict.worst_parameter],
                 ["limit", f"{verdict.limit:.0e}"],
-                ["peak live tokens", f"{verdict.peak_live_tokens:.10g}"],
-                ["predicted", f"{verdict.predicted_peak_live_tokens:.10g}"],
             ],
             f"{plan}, batch {batch} in {dtype}, {verdict.pipeline}:"
             f" {verdict.num_sequences} sequences ({degrees})",
         )
+        console.emit()
+        print_peaks(verdict.peaks)
     if not verdict.is_within:
         raise RunFailed(
             f"{plan}, batch {batch}: loss error {verdict.loss_error:.2e}, gradient error"
             f" {verdict.max_gradient_error:.2e} in {verdict.worst_parameter}, the limit in {dtype}"
             f" is {verdict.limit:.0e}"
+        )
+    if not verdict.holds_as_predicted:
+        raise RunFailed(
+            f"{plan}, batch {batch}: {difference(verdict.peaks)}",
+            "the workers and the plan count apart: please report it",
         )

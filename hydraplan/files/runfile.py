@@ -1,6 +1,6 @@
-"""Run folder: steps, op times and decisions as Parquet, kept whole after every step.
+"""Run folder: steps, op times, memory and decisions as Parquet, kept whole after every step.
 
-Steps are appended by writing the file anew beside itself and renaming it, ops before steps, so
+Steps are appended by writing the file anew beside itself and renaming it, steps last, so
 that whatever ends a run leaves only finished steps. A rewrite grows with the run, so in a long
 run several steps are written together: writing takes a fixed share of the run at most. Every
 footer says what ran: the plan in full, its digest, measured or simulated, seed and data.
@@ -22,6 +22,7 @@ from pydantic import PositiveInt
 
 from hydraplan.config import Config
 from hydraplan.errors import InputError
+from hydraplan.files.memoryfile import MEMORY_SCHEMA, Peaks, memory_table, peaks_of
 from hydraplan.files.parquet import (
     beside,
     column,
@@ -77,6 +78,7 @@ DECISIONS_SCHEMA = pa.schema(
 RUN_FILES = {
     "steps.parquet": STEPS_SCHEMA,
     "ops.parquet": OPS_SCHEMA,
+    "memory.parquet": MEMORY_SCHEMA,
     "decisions.parquet": DECISIONS_SCHEMA,
     "trials.parquet": TRIALS_SCHEMA,
 }
@@ -112,7 +114,10 @@ class RunHeader(Config):
 
 
 class Step(NamedTuple):
-    """What a finished step adds to a run; `loss` is None in a simulated one."""
+    """What a finished step adds to a run; `loss` is None in a simulated one.
+
+    `peaks` of shape (stages, lanes).
+    """
 
     step: int
     batch: int
@@ -120,14 +125,19 @@ class Step(NamedTuple):
     valid_tokens: int
     loss: float | None
     timeline: Timeline
+    peaks: Peaks
 
 
 class Run(NamedTuple):
-    """An opened run folder, the rows of its steps, and the trials of a simulated one."""
+    """An opened run folder, the rows of its steps, and the trials of a simulated one.
+
+    `peaks` of shape (steps, stages, lanes).
+    """
 
     path: Path
     header: RunHeader
     steps: list[dict[str, Any]]
+    peaks: Peaks
     trials: Trials | None = None
 
 
@@ -160,7 +170,9 @@ def append_steps(path: Path, steps: Sequence[Step]) -> None:
     for step in steps:
         figures = shares(step.timeline)
         rows.append(step._asdict() | {name: figures[name] for name in ("iteration_s", *SHARES)})
-        del rows[-1]["timeline"]
+        del rows[-1]["timeline"], rows[-1]["peaks"]
+    held = pa.concat_tables([memory_table(step.step, step.peaks) for step in steps])
+    _append(path / "memory.parquet", held)
     _append(path / "ops.parquet", _ops_table(steps))
     _append(path / "steps.parquet", pa.Table.from_pylist(rows, schema=STEPS_SCHEMA))
 
@@ -212,7 +224,12 @@ def open_run(path: Path) -> Run:
         counts = min(row["batch"], row["tokens"] - row["valid_tokens"], row["valid_tokens"])
         if row["step"] != i or not finite or counts < 0 or row["iteration_s"] <= 0:
             raise InputError(f"{steps_path}: row {i} is not what a finished step {i} leaves: {row}")
-    return Run(path, header, steps, read_trials(path / "trials.parquet", header.trials))
+    held, options = path / "memory.parquet", header.plan.options
+    peaks = peaks_of(
+        read_rows(open_parquet(held, MEMORY_SCHEMA), held),
+        *(len(steps), options.pp, options.ranks, str(held)),
+    )
+    return Run(path, header, steps, peaks, read_trials(path / "trials.parquet", header.trials))
 
 
 def read_timeline(run: Run, step: int) -> Timeline:

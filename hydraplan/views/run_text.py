@@ -10,6 +10,7 @@ from hydraplan.files.runfile import Run
 from hydraplan.files.trialsfile import Trials
 from hydraplan.model import FloatArray
 from hydraplan.views import console
+from hydraplan.views.memory_text import peaks_json, print_peaks
 
 STUDENT_T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -37,6 +38,7 @@ def run_json(run: Run) -> dict[str, Any]:
         "iteration_s_mean": mean_s,
         "iteration_s_ci95": confidence_95(seconds),
         "tokens_per_s": float(tokens.mean()) / mean_s if len(tokens) else math.nan,
+        **peaks_json(run.peaks),
         "loss": [row["loss"] for row in run.steps if row["loss"] is not None],
         "corrections": 0,
         "migrations": 0,
@@ -119,8 +121,11 @@ def run_caption(run: Run) -> str:
 
 
 def print_run(run: Run) -> None:
-    """A row a step; of a simulated run also where its time goes, and what noise costs."""
+    """A row a step, then what each stage held; of a simulated run also where its time goes."""
     console.print_table(RUN_COLUMNS, run_rows(run), run_title(run), run_caption(run))
+    if run.steps:
+        console.emit()
+        print_peaks(run.peaks)
     if run.trials is None:
         return
     console.emit()

@@ -41,7 +41,7 @@ AnyArray = NDArray[Any]
 UNITS = 10_000
 """Integer units in the mean op. Rounding loses less than one per op on the longest path."""
 SHARES = 2_520
-"""Integer units in a token's activations over chunks; most shares that B may free are whole."""
+"""Integer units in a token's activations over chunks; what B leaves is rounded up to whole ones."""
 MAX_OPS = 2_000
 """Largest model that is built; far smaller ones are proven."""
 KINDS: tuple[OpKind, OpKind, OpKind] = ("F", "B", "W")
@@ -205,8 +205,10 @@ def _model(
 def _limit_memory(model: Any, run: _Run, memory: Memory, begins: AnyArray, ends: AnyArray) -> None:
     """What B frees is held from F to B, the rest from F to W."""
     _, stages, chunks, count = run.op.shape
-    freed = np.floor(memory.live * memory.frees * SHARES + 1e-6).astype(np.int64)
-    rest = np.floor(memory.live * (1 - memory.frees) * SHARES + 1e-6).astype(np.int64)
+    whole = np.floor(memory.live * SHARES + 1e-6).astype(np.int64)
+    waits = np.ceil(memory.live * (1 - memory.frees) * SHARES - 1e-6).astype(np.int64)
+    rest = np.minimum(waits, whole)  # rounded up, so no order breaks the limit by rounding
+    freed = whole - rest
     limit = floor(memory.limit * chunks * SHARES + 1e-6)
     if chunks * int((freed + rest).sum()) <= limit:
         return

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hydraplan.errors import Infeasible
-from hydraplan.metrics import INPUT_GRADIENT_FREES
 from hydraplan.model import FloatArray, Op, OpKind
+
+HALF = 0.5
+"""What B frees where no model says (`hydraplan.activations`): as published simulations assume."""
 
 ROUNDING = 1e-9
 """Share of the limit by which sums of shares may round."""
@@ -23,7 +25,7 @@ class Memory:
 
     limit: float
     live: FloatArray
-    frees: float = INPUT_GRADIENT_FREES
+    frees: float = HALF
 
     def fits(self, held: float) -> bool:
         """Whether a stage may hold so much."""
@@ -57,6 +59,6 @@ class Memory:
         return float(held.max())
 
 
-def even_memory(limit: float, num_microbatches: int, frees: float = INPUT_GRADIENT_FREES) -> Memory:
+def even_memory(limit: float, num_microbatches: int, frees: float = HALF) -> Memory:
     """A limit of so many whole microbatches, all alike."""
     return Memory(limit, np.ones(num_microbatches), frees)

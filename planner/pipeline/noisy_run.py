@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hydraplan.metrics import peak_live_tokens
 from hydraplan.model import FloatArray, Schedule, Timeline
 from hydraplan.planner.pipeline.causes import (
     CAUSES,
@@ -39,7 +38,6 @@ class NoisyRun:
     `lost_s`: mean over ranks by cause, those of `CAUSES` and every active source; they add up to
     `iteration_s`. A source counts there what it adds to a rank's own work or to a message that the
     rank waits for; what it makes others wait stands under waiting, and is found by `without_s`.
-    `peak_live_tokens`: of the op order, the same in every trial.
     """
 
     noise: Noise
@@ -47,7 +45,6 @@ class NoisyRun:
     nominal_s: float
     without_s: dict[str, FloatArray]
     lost_s: dict[str, FloatArray]
-    peak_live_tokens: float
 
     def cost_s(self, source: str) -> FloatArray:
         """What each trial is longer by because of this source."""
@@ -104,7 +101,6 @@ def noisy_run(
         nominal_s=nominal_s,
         without_s={name: whole[f"without {name}"] for name in noise.active},
         lost_s={name: whole[f"lost {name}"] for name in (*CAUSES, *noise.active)},
-        peak_live_tokens=peak_live_tokens(schedule, slots.rows),
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hydraplan.cli.app import run
-from hydraplan.metrics import INPUT_GRADIENT_FREES
+from hydraplan.planner.pipeline.memory import HALF
 from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 
@@ -232,9 +232,9 @@ def test_what_limit_an_order_was_planned_under_is_told(name, limit, capsys):
     assert told["memory_limit"] == limit
 
 
-def test_the_share_that_b_frees_is_by_default_that_of_plans(capsys):
+def test_b_frees_half_unless_told_otherwise(capsys):
     told = json.loads(asked(capsys, *SIZE, "--json"))
-    assert told["backward_frees"] == INPUT_GRADIENT_FREES
+    assert told["backward_frees"] == HALF == 0.5
 
 
 def test_a_fault_in_a_file_is_told_with_row_and_column(tmp_path, capsys):

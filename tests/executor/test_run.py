@@ -18,7 +18,7 @@ from hydraplan.executor.groups import World
 from hydraplan.executor.run import PUT_OFF, _signals_put_off, agree, execute
 from hydraplan.files.lengths import digest, read_lengths
 from hydraplan.files.runfile import open_run, read_timeline
-from hydraplan.metrics import shares
+from hydraplan.metrics import planned_live_peaks, shares
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from tests.builders import Place
 from tests.plans import tiny_model, write_test_plan
@@ -65,6 +65,9 @@ def test_steps_walk_through_the_batches_begin_again_and_learn(plan, tmp_path):
     assert losses(run)[4] < losses(run)[2] < losses(run)[0]
     kept = open_run(tmp_path / "x.run")
     assert kept.steps == run.steps
+    assert kept.peaks.measured.shape == (5, 2, 2)
+    assert kept.peaks.measured[:2].max(axis=2).tolist() == [[26, 17], [11, 11]]
+    assert kept.peaks.differ() == []
     assert (kept.header.mode, kept.header.device, kept.header.dtype) == (
         "measured",
         "cpu",
@@ -98,6 +101,9 @@ def test_a_run_of_zb_v_learns_as_1f1b_does_and_its_record_holds_b_and_w_of_both_
     run = train(path, steps=2, output=tmp_path / "v.run")
     plain = train(write_test_plan(tmp_path / "x.plan", BATCHES, **options), steps=2)
     assert losses(run) == pytest.approx(losses(plain), rel=1e-6)
+    assert run.peaks.differ() == []
+    assert run.peaks.measured[1].tolist() == [[10, 11]] * 2  # both chunks of the only microbatch
+    assert plain.peaks.measured[1].tolist() == [[10, 11]] * 2
     timeline = read_timeline(run, 1)
     assert timeline.schedule == zb_v(2, 1)
     assert {(op.kind, op.chunk) for op in timeline.schedule[0]} == set(product("FBW", (0, 1)))
@@ -196,6 +202,25 @@ def test_verify_prints_its_errors_and_says_yes(plan, capfd):
     assert said["within"] is True
     assert (said["dtype"], said["num_sequences"]) == ("float64", 2)
     assert said["degrees"] == {"1": 1, "2": 1}
+    held = {"peak_live_tokens": 11.0, "predicted_peak_live_tokens": 11.0}
+    assert said["stages"] == [{"stage": stage, **held} for stage in range(2)]
+    assert said["holds_as_predicted"] is True
+
+
+def test_verify_says_no_where_a_worker_holds_something_else_than_predicted(
+    plan, monkeypatch, capfd
+):
+    def more(cost, batch):
+        return planned_live_peaks(cost, batch) + np.array([[0], [2]])
+
+    monkeypatch.setattr("hydraplan.executor.verify.planned_live_peaks", more)
+    assert command(["verify", str(plan), "--batch", "1"]) == 1
+    out, err = capfd.readouterr()
+    assert [line.split() for line in out.splitlines()[-3:-1]] == [
+        ["0", "11", "11"],
+        ["1", "13", "11"],
+    ]
+    assert "stage 1, lane 0 held activations of 10 tokens at once, 12 were predicted (and 1 more like that)" in err
 
 
 def start(*arguments):

@@ -19,7 +19,7 @@ from hydraplan.executor.prepare import Job, prepare
 from hydraplan.executor.run import run_step, set_up
 from hydraplan.executor.stage import build_stage
 from hydraplan.executor.verify import gradient_errors, reference_gradients
-from hydraplan.metrics import peak_live_tokens
+from hydraplan.metrics import planned_live_peaks
 from hydraplan.model import Schedule
 from hydraplan.planner.pipeline.memory import Memory
 from hydraplan.planner.pipeline.planned import PLANNED
@@ -97,7 +97,6 @@ def check_orders(folder: Path, pp: int, ranks: int, num_microbatches: int, seed:
     job = next(iter(jobs.values()))
     placed = job.batches[0].sequences.placed()
     loss, reference = reference_gradients(job, placed)
-    rows = slot_times(job.header.cost_model(), placed, num_microbatches).rows
     for name, job in jobs.items():
         found = {}
         for stage in range(pp):
@@ -107,12 +106,8 @@ def check_orders(folder: Path, pp: int, ranks: int, num_microbatches: int, seed:
         assert max(errors.values()) <= 1e-10, (name, errors)
         found_loss, *peaks = np.load(folder / f"{name}.npy", allow_pickle=False)
         assert abs(found_loss - loss) <= 1e-10 * loss, name
-        predicted = [
-            peak_live_tokens((ops,), rows[lane : lane + 1])
-            for ops in job.batches[0].schedule
-            for lane in range(ranks)
-        ]
-        assert peaks == pytest.approx(predicted, rel=1e-12), name
+        predicted = planned_live_peaks(job.header.cost_model(), job.batches[0])
+        assert peaks == pytest.approx(predicted.ravel(), rel=1e-12), name
         assert max(peaks) > 0
 
 

@@ -9,7 +9,7 @@ from hydraplan.cli.app import run as command
 from hydraplan.executor.simulate import simulate_run
 from hydraplan.files.planfile import open_plan, read_batch
 from hydraplan.files.runfile import open_run, read_timeline
-from hydraplan.metrics import shares
+from hydraplan.metrics import planned_live_peaks, shares
 from hydraplan.planner.pipeline.noise import parse_noise
 from hydraplan.planner.pipeline.noisy_run import noisy_run
 from hydraplan.planner.pipeline.simulator import simulate
@@ -36,11 +36,14 @@ def test_steps_are_the_simulators_runs_of_the_batches_and_survive_the_folder(pla
     opened = open_plan(plan)
     kept = open_run(output)
     assert kept.header.mode == "simulated"
+    assert kept.peaks.measured is None
     for step, batch in enumerate((0, 1)):
         planned = read_batch(opened, batch)
         slots = slot_times(
             opened.header.cost_model(), planned.sequences.placed(), planned.num_microbatches
         )
+        held = planned_live_peaks(opened.header.cost_model(), planned)
+        assert kept.peaks.predicted[step].tolist() == held.tolist()
         wanted = shares(simulate(slots, planned.schedule))
         assert run.steps[step]["iteration_s"] == wanted["iteration_s"]
         assert shares(read_timeline(kept, step)) == pytest.approx(wanted)

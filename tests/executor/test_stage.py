@@ -2,10 +2,14 @@ import pytest
 import torch
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
+from hydraplan.activations import forward_bytes, waiting_bytes
+from hydraplan.config import ACCUMULATOR_BYTES
 from hydraplan.executor import decoder
 from hydraplan.executor.data import generated_tokens, load_slot
 from hydraplan.executor.decoder import decoder_layer, rotary_angles
 from hydraplan.executor.stage import build_stage, layer_ranges
+from hydraplan.kernels.attention import choose_kernel
+from hydraplan.kernels.nested import nested_attention
 from hydraplan.kernels.packing import rank_layout
 from hydraplan.kernels.reference import reference_attention
 from hydraplan.route import route
@@ -112,10 +116,16 @@ def test_the_heads_weight_waits_only_while_all_logits_are_kept(monkeypatch):
         torch.testing.assert_close(found[0][name], found[1][name], rtol=1e-12, atol=1e-14)
 
 
-def test_b_frees_a_share_of_what_f_keeps_and_w_the_rest():
-    """Bytes of all tensors but weights: what autograd saved against what waits."""
-    slot, stage = slot_of(40), stage_of("loop", ((2,), (3,), (3,)), 1)
+def bytes_held(model, rows, num_layers):
+    """Bytes of all tensors but weights that a middle chunk keeps: after F, and after B."""
+    compute, received = getattr(torch, model.dtype), torch.ones(rows, model.hidden_size)
+    layers = ((1,), (num_layers,), (model.num_layers - 1 - num_layers,))
+    stage = build_stage(model, layers, route("loop", 3, 1), 1, 4, compute)
+    slot, kernel = slot_of(rows), choose_kernel(torch.device("cpu"), compute)
     weights = {w.untyped_storage().data_ptr() for w in stage.weights.values()}
+
+    def attend(q, k, v):
+        return nested_attention(q, k, v, slot.layout, None, kernel)
 
     def size(tensors):
         storages = [t.untyped_storage() for t in tensors]
@@ -130,7 +140,19 @@ def test_b_frees_a_share_of_what_f_keeps_and_w_the_rest():
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        passed = stage.forward(0, slot, random_rows(40), reference_attention)
-    _, waiting = stage.backward(0, slot, passed, random_rows(40, 1), True)
-    held = size([t for work in waiting for t in work.args[1:]])
-    assert 1 - held / size(saved) == pytest.approx(0.25, abs=0.05)
+        passed = stage.forward(0, slot, received.to(compute), attend)
+    _, waiting = stage.backward(0, slot, passed, torch.ones_like(passed.output), True)
+    return size(saved), size([t for work in waiting for t in work.args[1:]])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize(("heads", "kv_heads", "ffn"), [(8, 2, 48), (4, 4, 112), (8, 1, 40)])
+def test_f_keeps_and_b_leaves_for_w_the_bytes_that_the_model_says(heads, kv_heads, ffn, dtype):
+    shape = {"num_heads": heads, "num_kv_heads": kv_heads, "ffn_hidden_size": ffn, "dtype": dtype}
+    model = MODEL.model_copy(update=shape)
+    found = [bytes_held(model, 40, num_layers) for num_layers in (2, 5)]
+    after_f, after_b = (more - less for less, more in zip(*found, strict=True))
+    assert after_f == 3 * 40 * forward_bytes(model)
+    assert after_b == 3 * 40 * waiting_bytes(model)
+    angles = 40 * model.head_dim * ACCUMULATOR_BYTES[dtype]  # once a chunk
+    assert found[0] == (2 * after_f // 3 + angles, 2 * after_b // 3)

@@ -17,6 +17,7 @@ from hydraplan.executor.verify import (
     reference_gradients,
     verify,
 )
+from hydraplan.files.memoryfile import Peaks
 from hydraplan.kernels.packing import rank_layout
 from tests.builders import Place
 from tests.plans import tiny_model, write_test_plan
@@ -190,7 +191,7 @@ def test_a_verdict_on_what_is_not_finite_is_no() -> None:
     verdict = Verdict(
         loss=1.0, reference_loss=1.0, loss_error=0.0, max_gradient_error=np.inf,
         worst_parameter="a", limit=1e-10, dtype="float64", batch=0, pipeline="1f1b",
-        num_sequences=1, peak_live_tokens=1.0, predicted_peak_live_tokens=1.0, degrees={1: 1},
+        num_sequences=1, peaks=Peaks(np.ones((1, 1)), np.ones((1, 1))), degrees={1: 1},
     )  # fmt: skip
     assert not verdict.is_within
     assert not replace(verdict, max_gradient_error=0.0, loss_error=np.nan).is_within

@@ -5,6 +5,7 @@ import pytest
 
 from hydraplan.errors import InputError, RunFailed
 from hydraplan.files import runfile
+from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.parquet import beside
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
@@ -23,6 +24,8 @@ from tests.builders import Place
 from tests.plans import plan_header, tiny_model, write_test_plan
 
 OPS = (Op("F", 0), Op("BW", 0))
+HELD = Peaks(np.array([[5.0, 4.0], [3.0, 2.5]]), np.array([[5.0, 4.0], [3.0, 2.0]]))
+"""Stages x lanes; one rank holds more than predicted."""
 
 
 def timeline(shift):
@@ -57,8 +60,8 @@ def header(**changes):
 def run(tmp_path):
     path = tmp_path / "x.run"
     create_run(path, header())
-    append_steps(path, [Step(0, 0, 10, 8, 2.5, timeline(0.5))])
-    append_steps(path, [Step(1, 0, 10, 8, None, timeline(1.0))])
+    append_steps(path, [Step(0, 0, 10, 8, 2.5, timeline(0.5), HELD)])
+    append_steps(path, [Step(1, 0, 10, 8, None, timeline(1.0), HELD)])
     return path
 
 
@@ -77,6 +80,9 @@ def test_steps_and_op_times_come_back_as_they_were(run):
             for a, b in zip(getattr(found, name), getattr(wanted, name), strict=True):
                 assert np.array_equal(a, b)
         assert found.grad_sync_s.tolist() == [0.0, 0.125]
+    for held, said in zip(opened.peaks, HELD, strict=True):
+        assert held.tolist() == [said.tolist()] * 2
+    assert opened.peaks.differ() == [(0, 1, 1), (1, 1, 1)]
 
 
 def test_a_run_whose_last_step_was_cut_off_holds_the_finished_ones(run, monkeypatch):
@@ -85,11 +91,12 @@ def test_a_run_whose_last_step_was_cut_off_holds_the_finished_ones(run, monkeypa
 
     monkeypatch.setattr("hydraplan.files.parquet.os.replace", fail)
     with pytest.raises(OSError, match="No space left"):
-        append_steps(run, [Step(2, 0, 10, 8, 2.0, timeline(0.5))])
+        append_steps(run, [Step(2, 0, 10, 8, 2.0, timeline(0.5), HELD)])
     monkeypatch.undo()
     assert [s["step"] for s in open_run(run).steps] == [0, 1]
     assert sorted(p.name for p in run.iterdir()) == [
         "decisions.parquet",
+        "memory.parquet",
         "ops.parquet",
         "steps.parquet",
         "trials.parquet",
@@ -118,7 +125,7 @@ def test_steps_wait_four_times_as_long_as_a_write_takes_and_none_is_lost(
         with recorder(path) as record:
             for step in range(10):
                 now_s[0] += 1.0
-                record(Step(step, 0, 10, 8, 2.5, timeline(0.5)))
+                record(Step(step, 0, 10, 8, 2.5, timeline(0.5), HELD))
             raise RunFailed("here")
 
     with pytest.raises(RunFailed, match="here"):
@@ -143,6 +150,7 @@ def test_force_takes_what_a_killed_run_left_half_written_for_ours_and_nothing_el
         assert spare.name in ours
     assert sorted(our_files(run / "absent")) == [
         "decisions.parquet",
+        "memory.parquet",
         "ops.parquet",
         "steps.parquet",
         "trials.parquet",

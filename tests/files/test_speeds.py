@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hydraplan.errors import InputError
+from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.planfile import open_plan, read_batch
 from hydraplan.files.runfile import RunHeader, Step, append_steps, create_run, plan_digest
 from hydraplan.files.speeds import read_speeds
@@ -147,7 +148,9 @@ def measured(
         if step == 0 and steps > 1:
             busy = tuple(b * [1.0, 9.0] for b in busy)  # warming up
         took = replace(timeline, busy_s=busy)
-        append_steps(folder / "a.run", [Step(step, 0, 148, 143, 2.5, took)])
+        append_steps(
+            folder / "a.run", [Step(step, 0, 148, 143, 2.5, took, Peaks(None, np.ones((2, 2))))]
+        )
     return folder / "a.run"
 
 

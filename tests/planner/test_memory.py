@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from hydraplan.errors import Infeasible
-from hydraplan.metrics import INPUT_GRADIENT_FREES, peak_live_tokens
+from hydraplan.metrics import peak_live_tokens
 from hydraplan.model import Op
 from hydraplan.planner.pipeline.memory import Memory, even_memory
 from hydraplan.planner.pipeline.schedules import SCHEDULES
@@ -22,9 +22,9 @@ def test_peaks_are_those_of_forwards_less_what_gradients_freed() -> None:
 def test_peaks_agree_with_the_figure(name: str) -> None:
     chunks = SCHEDULES[name].chunks or 2
     schedule, rows = SCHEDULES[name].make(3, 7, chunks), np.arange(3, 10)[None]
-    memory = Memory(np.inf, rows[0].astype(float), INPUT_GRADIENT_FREES)
+    memory = Memory(np.inf, rows[0].astype(float), 0.3)
     peak = max(memory.peak(ops, chunks) for ops in schedule)
-    assert peak == pytest.approx(peak_live_tokens(schedule, rows), rel=1e-12)
+    assert peak == pytest.approx(peak_live_tokens(schedule, rows, 0.3), rel=1e-12)
 
 
 def test_what_fits_and_what_does_not() -> None:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.runfile import Run
 from hydraplan.files.trialsfile import Trials
 from hydraplan.views.run_text import (
@@ -14,6 +15,8 @@ from hydraplan.views.run_text import (
     run_caption,
     run_rows,
 )
+
+NOTHING = Peaks(None, np.zeros((0, 1, 1)))
 
 
 def test_the_interval_of_three_values_uses_students_t():
@@ -39,7 +42,7 @@ def test_of_a_long_run_the_first_and_last_fifty_steps_are_shown_and_the_caption_
         {"step": i, "loss": None, "iteration_s": 1.0} | dict.fromkeys(names, 0)
         for i in range(count)
     ]
-    run = Run(None, SimpleNamespace(mode="simulated", device="none"), steps)
+    run = Run(None, SimpleNamespace(mode="simulated", device="none"), steps, NOTHING)
     numbers = [row[0] for row in run_rows(run)]
     if hidden:
         assert numbers == [*range(50), *range(count - 50, count)]
@@ -50,7 +53,9 @@ def test_of_a_long_run_the_first_and_last_fifty_steps_are_shown_and_the_caption_
 
 
 def test_a_run_without_a_finished_step_says_so():
-    assert run_caption(Run(None, SimpleNamespace(mode="simulated"), [])) == "no finished step"
+    assert (
+        run_caption(Run(None, SimpleNamespace(mode="simulated"), [], NOTHING)) == "no finished step"
+    )
 
 
 TRIALS = Trials(

@@ -1,0 +1,52 @@
+"""What a decoder layer keeps of its rows between the ops of a microbatch, in bytes.
+
+F keeps what B and W need. B leaves for W both factors of every weight's gradient, the rows that
+went into each linear and the gradients of those that came out, and frees the rest. Attention keeps
+no scores (its kernels make them again), nothing is recomputed. The embedding, the head and the
+rotary angles, which come once a stage or less, are left out; tensor parallelism divides all alike.
+
+Symbols: C hidden_size, F ffn_hidden_size, H query and G KV heads, D head_dim, b bytes an element,
+a bytes an accumulator.
+
+Source: the Zero Bubble paper counts both factors so (32 of 34 units of C for its layer, scores
+apart); the terms here are those of `hydraplan.executor.decoder`, and a test holds them against it.
+"""
+
+from hydraplan.config import ACCUMULATOR_BYTES, DTYPE_BYTES, ModelShape
+
+
+def forward_bytes(model: ModelShape) -> int:
+    """Bytes that F keeps of a row in one layer.
+
+    Of each of the two norms its input and the normalised row in the accumulator's precision, the
+    result and a scale; q, k, v, the attention's output, a log-sum-exp a head; of SwiGLU the gate
+    before and after silu, up, and their product.
+    """
+    b, a = DTYPE_BYTES[model.dtype], ACCUMULATOR_BYTES[model.dtype]
+    norms = 2 * (2 * a * model.hidden_size + b * model.hidden_size + a)
+    attention = 2 * b * (_query(model) + _key(model)) + a * model.num_heads
+    return norms + attention + 4 * b * model.ffn_hidden_size
+
+
+def waiting_bytes(model: ModelShape) -> int:
+    """Bytes that B leaves of a row in one layer for W.
+
+    What went in: both norms' results, the attention's output, SwiGLU's product. Gradients of
+    what came out: q, k, v, gate, up, and C each of the attention's and the MLP's last linear.
+    """
+    went_in = 2 * model.hidden_size + _query(model) + model.ffn_hidden_size
+    came_out = 2 * model.hidden_size + _query(model) + 2 * _key(model) + 2 * model.ffn_hidden_size
+    return DTYPE_BYTES[model.dtype] * (went_in + came_out)
+
+
+def input_gradient_frees(model: ModelShape) -> float:
+    """Share of a slot's activations that B frees while W waits; a quarter to two fifths."""
+    return 1 - waiting_bytes(model) / forward_bytes(model)
+
+
+def _query(model: ModelShape) -> int:
+    return model.num_heads * model.head_dim
+
+
+def _key(model: ModelShape) -> int:
+    return model.num_kv_heads * model.head_dim

@@ -1,0 +1,48 @@
+"""Tokens that the ranks of a stage held, measured beside predicted."""
+
+from typing import Any
+
+from hydraplan.files.memoryfile import Peaks
+from hydraplan.views import console
+
+PEAK_COLUMNS = ("stage", "predicted", "measured")
+PEAK_TITLE = "Most tokens whose activations a rank held at once"
+
+
+def peaks_json(peaks: Peaks) -> dict[str, Any]:
+    """The most over all ranks and steps, and under `stages` one object a stage."""
+    stages = range(peaks.predicted.shape[-2])
+    each = [_most(peaks, (..., stage, slice(None))) for stage in stages]
+    return {
+        **_most(peaks, ...),
+        "stages": [{"stage": stage, **most} for stage, most in zip(stages, each, strict=True)],
+    }
+
+
+def _most(peaks: Peaks, where: Any) -> dict[str, float | None]:
+    measured = None if peaks.measured is None else float(peaks.measured[where].max(initial=0.0))
+    return {
+        "peak_live_tokens": measured,
+        "predicted_peak_live_tokens": float(peaks.predicted[where].max(initial=0.0)),
+    }
+
+
+def print_peaks(peaks: Peaks) -> None:
+    """A row a stage, and what was not as predicted."""
+    names = ("stage", "predicted_peak_live_tokens", "peak_live_tokens")
+    rows = [[stage[name] for name in names] for stage in peaks_json(peaks)["stages"]]
+    console.print_table(PEAK_COLUMNS, rows, PEAK_TITLE, difference(peaks))
+
+
+def difference(peaks: Peaks) -> str:
+    """Where a rank first held something else than predicted, and how many did; "" if none."""
+    places = peaks.differ()
+    if not places or peaks.measured is None:
+        return ""
+    *step, stage, lane = places[0]
+    when = f"in step {step[0]} " if step else ""
+    more = f" (and {len(places) - 1} more like that)" if len(places) > 1 else ""
+    return (
+        f"{when}stage {stage}, lane {lane} held activations of {peaks.measured[places[0]]:.10g}"
+        f" tokens at once, {peaks.predicted[places[0]]:.10g} were predicted{more}"
+    )
