@@ -1,6 +1,6 @@
 """Lengths and a profile in, a plan out: check, place batch by batch, order, score."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from hydraplan.planner.batches import Batches, cut_batches, open_batches
 from hydraplan.planner.figures import batch_figures, predicted
 from hydraplan.planner.forked import in_order
 from hydraplan.planner.open_request import open_request
-from hydraplan.planner.pipeline.order import ALL_ORDERS
+from hydraplan.planner.pipeline.order import ALL_ORDERS, SEARCHED
 from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import SCHEDULES, layout_of
 from hydraplan.planner.placement.draft import Draft, Request
@@ -132,19 +132,24 @@ def stage_layers(
     return tuple(tuple(row) for row in split(extra_layers=extra))
 
 
-def without_taper(options: PlanOptions) -> str:
+def without_taper(options: PlanOptions, strategies: Sequence[str] = ()) -> str:
     """Why tapered microbatches were asked for and none can be there; "" if they can, or were not.
 
-    Source: `search.tapered_points`, and `exact`, which makes the fullest slot least.
+    Args:
+        strategies: Those that plan, if not that of the options alone.
+
+    Source: `search.may_taper`, and `exact`, which makes the fullest slot least.
     """
     if options.microbatch_shape != "tapered":
         return ""
+    names = strategies or (options.strategy,)
+    who = f"strategy {names[0]} builds" if len(names) == 1 else f"{', '.join(names)} build"
     for is_so, reason in (
-        (options.strategy != "hydra", f"strategy {options.strategy} builds none"),
+        ("hydra" not in names, f"{who} none"),
         (options.pp == 1, "one stage has no pipeline to fill"),
         (options.reorder != "batch", f"--reorder {options.reorder} fixes what is first and last"),
         (
-            options.microbatch_order not in ("auto", "as-built"),
+            options.microbatch_order not in ("auto", "as-built", SEARCHED),
             f"--microbatch-order {options.microbatch_order} sorts microbatches",
         ),
     ):

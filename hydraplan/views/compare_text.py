@@ -10,7 +10,7 @@ from hydraplan.model import Comparison
 from hydraplan.planheader import PlanOptions
 from hydraplan.views import console
 from hydraplan.views.options_text import changed_options
-from hydraplan.views.plan_text import batch_object, window_text, winner_text
+from hydraplan.views.plan_text import advice_lines, batch_object, window_text, winner_text
 
 
 def row_object(row: Comparison) -> dict[str, object]:
@@ -21,6 +21,7 @@ def row_object(row: Comparison) -> dict[str, object]:
         "winner": [batch_object(b)["winner"] for b in row.batches],
         "num_microbatches": [b.num_microbatches for b in row.batches],
         "window": [[b.search.window_min, b.search.window_max] for b in row.batches],
+        "window_advice": [b.search.window_advice for b in row.batches],
         "status": _status(row),
         "cap": row.cap,
         "exact_status": [b.search.exact_status for b in row.batches],
@@ -32,7 +33,10 @@ def row_object(row: Comparison) -> dict[str, object]:
 
 
 def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comparison]) -> None:
-    """Two tables: how fast each plan is and why, and what planning it took."""
+    """Two tables: how fast each plan is and why, and what planning it took.
+
+    The window is that of rows and options, so its advice is the same for every strategy.
+    """
     count = len(rows[0].batches)
     console.emit(
         f"{printable(profile.model.name)}, {profile.mode} profile ({printable(profile.device)}),\n"
@@ -92,6 +96,8 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
         ],
         title="planning, warm CPU time a batch; window of the first batch",
     )
+    for text in advice_lines(rows[0].batches, "hydraplan compare --json"):
+        console.emit(text)
     unlike = {name: count for name, count in _status(rows[0]).items() if name != "placed"}
     if unlike:
         console.emit("\nrows not placed whole: " + ", ".join(f"{n} {s}" for s, n in unlike.items()))

@@ -92,7 +92,7 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
         if len(shown) == len(batches)
         else f"and {len(batches) - len(shown)} more: hydraplan show PLAN --batch NUMBER",
     )
-    for text in _advice(batches):
+    for text in advice_lines(batches, "hydraplan show PLAN --batch NUMBER"):
         console.emit(text)
     for b in shown:
         if b.search.exact_status:
@@ -160,8 +160,11 @@ def window_text(plan: BatchSummary) -> str:
     return f"{low}..{high}" if low <= high else f"{low} > {high}"
 
 
-def _advice(batches: Sequence[BatchSummary]) -> list[str]:
-    """What would open the empty windows: a line for the batches that say the same."""
+def advice_lines(batches: Sequence[BatchSummary], rest: str) -> list[str]:
+    """What would open the empty windows: a line for the batches that say the same.
+
+    Beyond `SHOWN_ADVICE` lines `rest` says where the others stand.
+    """
     by_advice: dict[str, list[int]] = {}
     for b in batches:
         if b.search.window_advice:
@@ -172,9 +175,7 @@ def _advice(batches: Sequence[BatchSummary]) -> list[str]:
         lines.append(f"{'every batch' if 1 < len(batches) == len(at) else who}: {advice}")
     silent = sum(len(at) for at in list(by_advice.values())[SHOWN_ADVICE:])
     if silent:
-        lines.append(
-            f"and {silent} more batches have an empty window: hydraplan show PLAN --batch NUMBER"
-        )
+        lines.append(f"and {silent} more batches have an empty window: {rest}")
     return lines
 
 

@@ -74,6 +74,39 @@ def test_exact_says_how_many_batches_are_optimal_and_the_largest_gap(
     assert all(row["bound_gap"] == [None, None] for row in others)
 
 
+def test_an_empty_window_says_what_would_open_it_as_the_plan_does(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("short.txt").write_text("100\n" * 300 + "30000\n")
+    asked = ["short.txt", *command[2:8], "--batch-sequences", "301"]
+    assert run(["plan", *asked, "-o", "a.plan", "--json"]) == 0
+    advice = json.loads(capsys.readouterr().out)["batches"][0]["window_advice"]
+    assert "what would open the window" in advice
+    assert run(["compare", *asked]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count(f"batch 0: {advice}") == 1
+    assert run(["compare", *asked, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["window_advice"] for row in rows] == [[advice]] * len(rows)
+
+
+def test_why_no_microbatch_is_tapered_stands_in_one_line(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("few.txt").write_text("3000\n1000\n" * 10)
+    asked = ["compare", "few.txt", *command[2:8], "--batch-sequences", "20"]
+    asked += ["--microbatch-shape", "tapered"]
+    for more, reason in (
+        ([], "one stage has no pipeline to fill"),
+        (["--pp", "2", "--reorder", "none"], "--reorder none fixes what is first and last"),
+        (["--pp", "2", "--strategies", "memory-ffd"], "strategy memory-ffd builds none"),
+        (["--pp", "2"], ""),
+    ):
+        assert run([*asked, *more]) == 0
+        notes = [n for n in capsys.readouterr().err.splitlines() if "no effect" in n]
+        assert notes == [f"note: --microbatch-shape tapered has no effect: {reason}"] * bool(reason)
+
+
 @pytest.mark.dist
 @pytest.mark.slow
 def test_rows_do_not_depend_on_the_number_of_workers(

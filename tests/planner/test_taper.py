@@ -136,6 +136,7 @@ def test_tapered_points_are_there_only_when_asked(request_open: Request) -> None
     [
         ({}, ""),
         ({"microbatch_order": "as-built"}, ""),
+        ({"microbatch_order": "searched"}, ""),
         ({"strategy": "exact"}, "strategy exact builds none"),
         ({"pp": 1}, "one stage has no pipeline to fill"),
         ({"reorder": "window:8"}, "--reorder window:8 fixes what is first and last"),
@@ -148,9 +149,15 @@ def test_an_order_or_strategy_that_takes_no_tapered_microbatches_is_named(
     said = without_taper(options(microbatch_shape="tapered", **changes))
     assert said == (reason and f"--microbatch-shape tapered has no effect: {reason}")
     assert without_taper(options(**changes)) == ""
-    if reason and changes.get("strategy") is None:
+    if changes.get("strategy") is None:
         asked = request_for(np.full(50, 300), microbatch_shape="tapered", **changes)
-        assert tapered_points(asked, 24) == []
+        assert (tapered_points(asked, 24) == []) == bool(reason)
+
+
+def test_several_strategies_have_tapered_microbatches_if_one_builds_them() -> None:
+    asked = options(microbatch_shape="tapered", strategy="memory-ffd", microbatch_order="as-built")
+    assert without_taper(asked, ["memory-ffd", "hydra"]) == ""
+    assert without_taper(asked, ["memory-ffd", "exact"]).endswith("memory-ffd, exact build none")
 
 
 def test_a_tapered_plan_is_faster_and_says_so(request_open: Request) -> None:

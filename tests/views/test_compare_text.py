@@ -56,6 +56,9 @@ strategy     order        won by   window of M   one plan ms   search ms
 hydra        auto         memory   9 > 6                 1.5         250
 mcore-main   as-built     -        9 > 6                 1.5         250
 memory-ffd   long-first   -        9 > 6                 1.5         250
+batch 0: the cap asks for at least 9 microbatches, the longest sequence allows
+at most 6; what would open the window: a cap of 12288 tokens (+50%, by
+recomputing or offloading activations)
 
 rows not placed whole: 4 empty
 """
