@@ -20,6 +20,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def many(count: int, noun: str) -> str:
+    """The count with its noun: 1 stage, 2 stages, 3 batches."""
+    ending = "" if count == 1 else "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{count} {noun}{ending}"
+
+
 class HydraplanError(Exception):
     """Base of the tree. `hint` is one line that tells the user what to do next."""
 

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 MAX_TIME = 1e12
 """Largest time that is taken; sums over all ops stay far from what floats can hold."""
 
+MAX_WEIGHED = 1 << 25
+"""Most of stages x chunks x microbatches x (300 + stages) that is list-scheduled under every rule:
+an op takes as long as looking at 300 stages does, all of it about half a minute."""
+
+MAX_CUT = 1 << 17
+"""Most stages x microbatches that an order is made with and then cut from, a few seconds."""
+
 
 class Asked(NamedTuple):
     """Size of what runs, and its op order where a file gives it."""
@@ -154,7 +161,6 @@ def _asked(name: str, pp: int | None, microbatches: int | None, chunks: int | No
     from hydraplan.files.pytorch_csv import read_csv
     from hydraplan.planner.pipeline.planned import PLANNED
     from hydraplan.planner.pipeline.schedules import SCHEDULES
-    from hydraplan.slots import MAX_STAGE_MICROBATCHES
 
     given = {"pp": pp, "microbatches": microbatches, "chunks": chunks}
     if name.lower().endswith(".csv"):
@@ -176,14 +182,39 @@ def _asked(name: str, pp: int | None, microbatches: int | None, chunks: int | No
     held = has or chunks or (2 if name == "interleaved" else 1)
     if chunks not in (None, held):
         raise InputError(f"--chunks {chunks}: {name} has {held} on every stage")
-    if pp * held * microbatches > MAX_STAGE_MICROBATCHES:
-        raise InputError(
-            f"{pp} stages x {held} chunks x {microbatches} microbatches are beyond"
-            f" {MAX_STAGE_MICROBATCHES}",
-            "take fewer of one of them",
-        )
+    _check_size(name, pp, held, microbatches)
     way = SCHEDULES[name].route if name in SCHEDULES else "loop"
     return Asked(pp, microbatches, held, way, None)
+
+
+def _check_size(name: str, pp: int, chunks: int, microbatches: int) -> None:
+    """Refuse what would take minutes, before anything of that size is made."""
+    from hydraplan.errors import Infeasible, InputError, many
+    from hydraplan.planner.pipeline.exact import MAX_OPS
+    from hydraplan.slots import MAX_STAGE_MICROBATCHES
+
+    count = pp * chunks * microbatches
+    parts = many(pp, "stage"), many(chunks, "chunk"), many(microbatches, "microbatch")
+    size = f"{name}: {' x '.join(parts)}"
+    if count > MAX_STAGE_MICROBATCHES:
+        raise InputError(
+            f"{size} are {count}, beyond {MAX_STAGE_MICROBATCHES}", "take fewer of one of them"
+        )
+    if name == "exact" and 3 * count > MAX_OPS:
+        raise Infeasible(f"{size} are {3 * count} ops, beyond {MAX_OPS}", "use portfolio or auto")
+    if name in ("portfolio", "auto") and count * (300 + pp) > MAX_WEIGHED:
+        most = MAX_WEIGHED // ((300 + pp) * pp * chunks)
+        raise InputError(
+            f"{size} take minutes to plan, on so many stages at most"
+            f" {many(most, 'microbatch')} are",
+            "take fewer of one of them, or use zb-1p, which is planned sooner",
+        )
+    if name.startswith("dualpipe") and pp * max(microbatches, 2 * pp) > MAX_CUT:
+        raise InputError(
+            f"{name} is cut out of at least 2 x {pp} microbatches on {pp} stages, together beyond"
+            f" {MAX_CUT}",
+            "take fewer stages, or zb-v, which is made for any number",
+        )
 
 
 def _order(

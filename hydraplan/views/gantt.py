@@ -28,6 +28,9 @@ STYLES = {"F": "blue", "B": "green", "W": "yellow", IDLE: "bright_black"}
 
 AXIS_PARTS = 4
 
+MOST_STAGES = 64
+"""Stages that are drawn; of more, so many spread evenly from the first to the last."""
+
 
 def gantt(
     schedule: Schedule,
@@ -38,7 +41,8 @@ def gantt(
 ) -> list[Text]:
     """Lines of the chart, a time axis below them.
 
-    Where ops fall between two middles, a first line says how many are not drawn.
+    First lines say what is not drawn: stages beyond `MOST_STAGES`, ops that fall between two
+    middles.
 
     Args:
         schedule: Op order of every stage.
@@ -49,9 +53,14 @@ def gantt(
     """
     end = max(float(e.max()) for e in end_s)
     middles = (np.arange(width) + 0.5) * (end / width)
-    starts, ends = np.concatenate(list(start_s)), np.concatenate(list(end_s))
+    drawn = np.linspace(0, len(schedule) - 1, min(len(schedule), MOST_STAGES)).round().astype(int)
+    starts, ends = (np.concatenate([of[s] for s in drawn]) for of in (start_s, end_s))
     unseen = np.searchsorted(middles, starts) == np.searchsorted(middles, ends)
     lines = []
+    if len(drawn) < len(schedule):
+        lines.append(
+            Text(f"drawn are {len(drawn)} of {len(schedule)} stages, from the first to the last")
+        )
     if unseen.any():
         lines.append(
             Text(
@@ -60,16 +69,17 @@ def gantt(
             )
         )
     kinds = _kinds(schedule)
-    for stage, ops in enumerate(schedule):
+    margin = max(3, len(str(len(schedule) - 1)))
+    for stage in drawn.tolist():
         cells: dict[str, NDArray[np.str_]] = {kind: np.full(width, IDLE) for kind in kinds}
-        for op, start, stop in zip(ops, start_s[stage], end_s[stage], strict=True):
+        for op, start, stop in zip(schedule[stage], start_s[stage], end_s[stage], strict=True):
             inside = slice(*np.searchsorted(middles, (start, stop)))
             symbols = SYMBOLS[op.chunk % len(SYMBOLS)]
             cells[op.kind[0]][inside] = symbols[op.microbatch % 10]
         for kind in kinds:
-            name = f"{stage:3d}" if kind == kinds[0] else "   "
-            lines.append(_line(f"{name} {kind} ", kind, "".join(cells[kind])))
-    return lines + _axis(end, width, unit)
+            name = str(stage) if kind == kinds[0] else ""
+            lines.append(_line(f"{name:>{margin}} {kind} ", kind, "".join(cells[kind])))
+    return lines + [Text(" " * (margin + 3) + line) for line in _axis(end, width, unit)]
 
 
 def legend(schedule: Schedule) -> str:
@@ -94,7 +104,7 @@ def _line(name: str, kind: str, cells: str) -> Text:
     return line
 
 
-def _axis(end: float, width: int, unit: str) -> list[Text]:
+def _axis(end: float, width: int, unit: str) -> list[str]:
     """A ruler, and below it the time at the start, at every part and at the end."""
     marks = [round(part * (width - 1) / AXIS_PARTS) for part in range(AXIS_PARTS + 1)]
     ruler = "".join("+" if column in marks else "-" for column in range(width))
@@ -105,4 +115,4 @@ def _axis(end: float, width: int, unit: str) -> list[Text]:
             numbers[mark : mark + len(text)] = text
     last = texts[-1] + unit
     numbers[max(0, width - len(last)) :] = last
-    return [Text(f"      {ruler}"), Text(f"      {''.join(numbers)}")]
+    return [ruler, "".join(numbers)]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hydraplan.errors import printable
+from hydraplan.errors import many, printable
 from hydraplan.model import Timeline
 from hydraplan.views import console
 from hydraplan.views.gantt import gantt, legend
@@ -18,10 +18,10 @@ def print_pipeline(
     told: Mapping[str, Any], figures: Mapping[str, float], timeline: Timeline
 ) -> None:
     """What was asked, a table of what came out, and the chart; times in the unit of the user."""
-    chunks = told["chunks"]
     console.emit(
-        f"{printable(told['schedule'])}: {told['pp']} stages, {told['microbatches']} microbatches,"
-        f" {chunks} chunk{'s' * (chunks > 1)} a stage, simulated"
+        f"{printable(told['schedule'])}: {many(told['pp'], 'stage')},"
+        f" {many(told['microbatches'], 'microbatch')}, {many(told['chunks'], 'chunk')} a stage,"
+        " simulated"
     )
     console.emit(
         f"a stage takes forward {told['forward']:g}, backward {told['backward']:g}, weight"

@@ -10,10 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from hydraplan.cost import CostModel
-from hydraplan.errors import Infeasible
 from hydraplan.model import FloatArray, IntArray, Schedule, Sequences
 from hydraplan.planner.compiled import compiled
-from hydraplan.planner.pipeline.simulator import op_arrays, stops_of, together, waits_for
+from hydraplan.planner.pipeline.simulator import (
+    feeds,
+    op_arrays,
+    stops_of,
+    stuck_at,
+    together,
+    waits_for,
+)
 from hydraplan.route import Route
 from hydraplan.route import route as loop
 from hydraplan.slots import buckets, check_size, padding_tokens
@@ -95,7 +101,7 @@ def iteration_s(
         lane_end,
     )  # fmt: skip
     if stuck >= 0:
-        raise Infeasible(f"the op order of stage {stuck} waits for an op that never comes")
+        raise stuck_at(stuck)
     return float((lane_end.max(axis=1) + grad_sync_s(cost)).max())
 
 
@@ -216,48 +222,50 @@ def _run(
     travel_s = np.where(filled, boundary_s, -np.inf)  # slots without rows wait for nothing
     stay_s = np.where(filled, 0.0, -np.inf)
     position = np.zeros(num_stages, np.int64)
-    remaining = counts.sum()
-    while remaining > 0:
-        moved = False
-        for s in range(num_stages):
-            free = lane_end[s]
-            while position[s] < counts[s]:
-                i = position[s]
-                k, m, c = kind[s, i], microbatch[s, i], chunk[s, i]
-                here = s * num_chunks + c
-                source, way = waits_for(k, s, c, before, after)
-                if source >= 0 and not done[way, source, m]:
-                    break
-                travels = source // num_chunks != s
-                call, per_row = call_s[min(k, 2), s, c], row_s[min(k, 2), s, c]
-                if k == 3:
-                    call, per_row = call + call_s[1, s, c], per_row + row_s[1, s, c]
-                per_layer = 0.0 if k == 2 else layers[s, c]
-                exchange, rows, slowness = attention_s[min(k, 1), m], padded[m], slow[m]
+    waiting, is_waiting = np.arange(num_stages), np.ones(num_stages, np.bool_)  # ring of stages
+    first, length = 0, num_stages
+    while length > 0:
+        s = waiting[first]
+        first, length, is_waiting[s] = (first + 1) % num_stages, length - 1, False
+        free = lane_end[s]
+        while position[s] < counts[s]:
+            i = position[s]
+            k, m, c = kind[s, i], microbatch[s, i], chunk[s, i]
+            here = s * num_chunks + c
+            source, way = waits_for(k, s, c, before, after)
+            if source >= 0 and not done[way, source, m]:
+                break
+            travels = source // num_chunks != s
+            call, per_row = call_s[min(k, 2), s, c], row_s[min(k, 2), s, c]
+            if k == 3:
+                call, per_row = call + call_s[1, s, c], per_row + row_s[1, s, c]
+            per_layer = 0.0 if k == 2 else layers[s, c]
+            exchange, rows, slowness = attention_s[min(k, 1), m], padded[m], slow[m]
+            for lane in range(num_lanes):
+                work = call + per_row * rows[lane] + per_layer * exchange[lane]
+                work_s[lane] = work * slowness[lane]
+            if source >= 0:
+                sent_s, on_way_s = (
+                    ended[way, source, m],
+                    (travel_s if travels else stay_s)[m],
+                )
                 for lane in range(num_lanes):
-                    work = call + per_row * rows[lane] + per_layer * exchange[lane]
-                    work_s[lane] = work * slowness[lane]
-                if source >= 0:
-                    sent_s, on_way_s = (
-                        ended[way, source, m],
-                        (travel_s if travels else stay_s)[m],
-                    )
-                    for lane in range(num_lanes):
-                        arrival = sent_s[lane] + on_way_s[lane]
-                        begin_s[lane] = arrival if arrival > free[lane] else free[lane]
-                else:
-                    begin_s[:] = free
-                if k == 2:  # weight gradients meet nobody
-                    free[:] = begin_s + work_s
-                else:
-                    together(begin_s, work_s, stop[m], free)
-                    ended[min(k, 1), here, m] = free
-                    done[min(k, 1), here, m] = True
-                position[s] += 1
-                remaining -= 1
-                moved = True
-        if not moved:
-            for s in range(num_stages):
-                if position[s] < counts[s]:
-                    return s
+                    arrival = sent_s[lane] + on_way_s[lane]
+                    begin_s[lane] = arrival if arrival > free[lane] else free[lane]
+            else:
+                begin_s[:] = free
+            if k == 2:  # weight gradients meet nobody
+                free[:] = begin_s + work_s
+            else:
+                together(begin_s, work_s, stop[m], free)
+                ended[min(k, 1), here, m] = free
+                done[min(k, 1), here, m] = True
+            other = feeds(k, s, c, before, after)
+            if other >= 0 and not is_waiting[other]:
+                waiting[(first + length) % num_stages] = other
+                length, is_waiting[other] = length + 1, True
+            position[s] += 1
+    for s in range(num_stages):
+        if position[s] < counts[s]:
+            return s
     return -1

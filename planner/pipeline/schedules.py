@@ -6,7 +6,7 @@ The table names those that need no costs. Orders made for given costs are in `pl
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, many
 from hydraplan.model import Op, Schedule
 from hydraplan.planner.pipeline.dualpipe import dualpipe, dualpipe_v
 from hydraplan.planner.pipeline.interleaved import interleaved
@@ -108,7 +108,7 @@ def layout_of(name: str, asked: int | None) -> tuple[RouteName, int]:
     pipeline = SCHEDULES.get(name, Pipeline(one_f_one_b))
     if asked is not None and pipeline.chunks not in (None, asked):
         raise InputError(
-            f"schedule {name} has {pipeline.chunks} chunk(s) a stage, not {asked}",
+            f"schedule {name} has {many(pipeline.chunks or 0, 'chunk')} a stage, not {asked}",
             "leave --chunks out, or use interleaved",
         )
     return pipeline.route, asked or pipeline.chunks or FREE_CHUNKS

@@ -98,8 +98,13 @@ def run_ops(
         counts, kind, microbatch, chunk, way.before, way.after, load, spells, lost_s, times
     )
     if stuck >= 0:
-        raise Infeasible(f"the op order of stage {stuck} waits for an op that never comes")
+        raise stuck_at(stuck)
     return times
+
+
+def stuck_at(stage: int) -> Infeasible:
+    """Why no run comes to an end; `deadlock.circle` tells which ops wait for each other."""
+    return Infeasible(f"ops wait for each other in a circle, stage {stage} cannot go on")
 
 
 def timeline(schedule: Schedule, times: OpTimes, grad_sync_s: FloatArray) -> Timeline:
@@ -135,6 +140,15 @@ def waits_for(
     if after[stage, chunk] < 0:
         return here, 0
     return after[stage, chunk], 1
+
+
+@compiled
+def feeds(kind: int, stage: int, chunk: int, before: IntArray, after: IntArray) -> int:
+    """Stage of the next chunk that the result of an op goes to, -1 for none."""
+    if kind == 2:
+        return -1
+    node = after[stage, chunk] if kind % JOINED == 0 else before[stage, chunk]
+    return node // before.shape[1] if node >= 0 else -1
 
 
 @compiled
@@ -221,7 +235,11 @@ def _run(
     lost_s: FloatArray,
     times: OpTimes,
 ) -> int:
-    """Fill the times of all ops; return -1, or a stage that cannot go on."""
+    """Fill the times of all ops; return -1, or the first stage that cannot go on.
+
+    A stage runs until it waits, and is looked at again when an op it may wait for is done: work
+    grows with ops and stages, not with their product.
+    """
     op_s, component, travel_s, joined = load
     num_stages, num_chunks = before.shape
     num_microbatches, num_lanes = component.shape
@@ -232,64 +250,67 @@ def _run(
     stops = stops_of(component)
     stay_s = np.where(travel_s[0, 0] < 0, travel_s[0, 0], 0.0)  # slots without rows wait for none
     several_ways, several_nodes = travel_s.shape[0] > 1, travel_s.shape[1] > 1
-    remaining = counts.sum()
-    while remaining > 0:
-        moved = False
-        for s in range(num_stages):
-            while position[s] < counts[s]:
-                i = position[s]
-                parts = 2 if kind[s, i] == JOINED else 1
-                ready = True
-                for j in range(i, i + parts):
-                    source, way = waits_for(kind[s, j], s, chunk[s, j], before, after)
-                    ready &= source < 0 or done_at[way, source, microbatch[s, j]] >= 0
-                if not ready:
-                    break
-                begin, end, work = times.start_s[s, i], times.end_s[s, i], times.busy_s[s, i]
-                begin[:] = idle if i == 0 else times.end_s[s, i - 1]
-                for j in range(i, i + parts):
-                    k, m, c = kind[s, j], microbatch[s, j], chunk[s, j]
-                    source, way = waits_for(k, s, c, before, after)
-                    if source >= 0:
-                        sent = times.end_s[source // num_chunks, done_at[way, source, m]]
-                        here = (s * num_chunks + c) * several_nodes
-                        on_way = travel_s[way * several_ways, here, m]
-                        if source // num_chunks == s:
-                            on_way = stay_s[m]
-                        for lane in range(num_lanes):
-                            arrival = sent[lane] + on_way[lane]
-                            begin[lane] = arrival if arrival > begin[lane] else begin[lane]
-                    own = op_s[k % JOINED if k != 3 else 1, s, c, m]
-                    if k == 3:
-                        both = op_s[2, s, c, m]
-                        for lane in range(num_lanes):
-                            total = own[lane] + both[lane]
-                            work[lane] = total if j == i else work[lane] + total
-                    else:
-                        for lane in range(num_lanes):
-                            work[lane] = own[lane] if j == i else work[lane] + own[lane]
-                stop = alone if kind[s, i] == 2 else stops[m]  # weight gradients meet nobody
-                if parts == 2:
+    waiting, is_waiting = np.arange(num_stages), np.ones(num_stages, np.bool_)  # ring of stages
+    first, length = 0, num_stages
+    while length > 0:
+        s = waiting[first]
+        first, length, is_waiting[s] = (first + 1) % num_stages, length - 1, False
+        while position[s] < counts[s]:
+            i = position[s]
+            parts = 2 if kind[s, i] == JOINED else 1
+            ready = True
+            for j in range(i, i + parts):
+                source, way = waits_for(kind[s, j], s, chunk[s, j], before, after)
+                ready &= source < 0 or done_at[way, source, microbatch[s, j]] >= 0
+            if not ready:
+                break
+            begin, end, work = times.start_s[s, i], times.end_s[s, i], times.busy_s[s, i]
+            begin[:] = idle if i == 0 else times.end_s[s, i - 1]
+            for j in range(i, i + parts):
+                k, m, c = kind[s, j], microbatch[s, j], chunk[s, j]
+                source, way = waits_for(k, s, c, before, after)
+                if source >= 0:
+                    sent = times.end_s[source // num_chunks, done_at[way, source, m]]
+                    here = (s * num_chunks + c) * several_nodes
+                    on_way = travel_s[way * several_ways, here, m]
+                    if source // num_chunks == s:
+                        on_way = stay_s[m]
                     for lane in range(num_lanes):
-                        work[lane] *= joined
-                    stop = _merged(stops[microbatch[s, i]], stops[m])
-                if len(spells.first) > 0:
-                    _stretch(s, begin, work, stop, spells, lost_s)
-                together(begin, work, stop, end)
-                if parts == 2:
+                        arrival = sent[lane] + on_way[lane]
+                        begin[lane] = arrival if arrival > begin[lane] else begin[lane]
+                own = op_s[k % JOINED if k != 3 else 1, s, c, m]
+                if k == 3:
+                    both = op_s[2, s, c, m]
                     for lane in range(num_lanes):
-                        work[lane] /= 2
-                    times.start_s[s, i + 1], times.end_s[s, i + 1] = begin, end
-                    times.busy_s[s, i + 1] = work
-                for j in range(i, i + parts):
-                    if kind[s, j] != 2:
-                        way = 0 if kind[s, j] % JOINED == 0 else 1
-                        done_at[way, s * num_chunks + chunk[s, j], microbatch[s, j]] = j
-                position[s] += parts
-                remaining -= parts
-                moved = True
-        if not moved:
-            for s in range(num_stages):
-                if position[s] < counts[s]:
-                    return s
+                        total = own[lane] + both[lane]
+                        work[lane] = total if j == i else work[lane] + total
+                else:
+                    for lane in range(num_lanes):
+                        work[lane] = own[lane] if j == i else work[lane] + own[lane]
+            stop = alone if kind[s, i] == 2 else stops[m]  # weight gradients meet nobody
+            if parts == 2:
+                for lane in range(num_lanes):
+                    work[lane] *= joined
+                stop = _merged(stops[microbatch[s, i]], stops[m])
+            if len(spells.first) > 0:
+                _stretch(s, begin, work, stop, spells, lost_s)
+            together(begin, work, stop, end)
+            if parts == 2:
+                for lane in range(num_lanes):
+                    work[lane] /= 2
+                times.start_s[s, i + 1], times.end_s[s, i + 1] = begin, end
+                times.busy_s[s, i + 1] = work
+            for j in range(i, i + parts):
+                if kind[s, j] != 2:
+                    way = 0 if kind[s, j] % JOINED == 0 else 1
+                    done_at[way, s * num_chunks + chunk[s, j], microbatch[s, j]] = j
+            for j in range(i, i + parts):
+                other = feeds(kind[s, j], s, chunk[s, j], before, after)
+                if other >= 0 and not is_waiting[other]:
+                    waiting[(first + length) % num_stages] = other
+                    length, is_waiting[other] = length + 1, True
+            position[s] += parts
+    for s in range(num_stages):
+        if position[s] < counts[s]:
+            return s
     return -1

@@ -21,21 +21,24 @@ def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 2) -> Schedul
     """
     assert num_chunks == 2, num_chunks
     whole = max(num_microbatches, 2 * num_stages)
-    stages = (_stage(num_stages, stage, whole) for stage in range(num_stages))
-    return tuple(tuple(op for op in ops if op.microbatch < num_microbatches) for ops in stages)
+    return tuple(_stage(num_stages, s, whole, num_microbatches) for s in range(num_stages))
 
 
-def _stage(num_stages: int, stage: int, num_microbatches: int) -> list[Op]:
-    """Ops of one stage; each kind takes the microbatches of each chunk in order."""
+def _stage(num_stages: int, stage: int, num_microbatches: int, kept: int) -> tuple[Op, ...]:
+    """Ops of one stage; each kind takes the microbatches of each chunk in order.
+
+    Those from `kept` on are counted and left out: work grows with what is kept.
+    """
     above, below = stage, num_stages - stage
     ops: list[Op] = []
     run: Counter[tuple[OpKind, int]] = Counter()
 
     def go(times: int, *passes: tuple[OpKind, int]) -> None:
-        for _ in range(times):
+        for step in range(min(times, kept - min(run[of] for of in passes))):
             for kind, chunk in passes:
-                ops.append(Op(kind, run[kind, chunk], chunk))
-                run[kind, chunk] += 1
+                if run[kind, chunk] + step < kept:
+                    ops.append(Op(kind, run[kind, chunk] + step, chunk))
+        run.update(dict.fromkeys(passes, max(0, times)))
 
     up: tuple[tuple[OpKind, int], ...] = (("F", 1), ("B", 1), ("W", 1))
     go(2 * below - 1, ("F", 0))  # until the first microbatch is back
@@ -47,4 +50,4 @@ def _stage(num_stages: int, stage: int, num_microbatches: int) -> list[Op]:
     go(below, ("B", 0), ("W", 0))
     go(num_microbatches - run["W", 1], ("W", 1))
     go(num_microbatches - run["W", 0], ("W", 0))
-    return ops
+    return tuple(ops)

@@ -172,6 +172,15 @@ SIZE = ("--schedule", "1f1b", "--pp", "4", "--microbatches", "8")
         ((*SIZE[:4], "--microbatches", "99999999999999999999"), "beyond 65536"),
         ((*SIZE[:2], "--pp", "65537", "--microbatches", "1"), "beyond 65536"),
         (("--schedule", "interleaved", *SIZE[2:], "--chunks", "99999"), "beyond 65536"),
+        (
+            ("--schedule", "portfolio", "--pp", "4096", "--microbatches", "16"),
+            "4096 stages x 1 chunk x 16 microbatches take minutes to plan, on so many stages at"
+            " most 1 microbatch are",
+        ),
+        (
+            ("--schedule", "dualpipe-v", "--pp", "1024", "--microbatches", "8"),
+            "at least 2 x 1024 microbatches on 1024 stages, together beyond 131072",
+        ),
         (SIZE[:4], "--microbatches is missing"),
         (("--schedule", "1f1b", "--microbatches", "4"), "--pp is missing"),
         (("--schedule", "2f2b", *SIZE[2:]), "unknown schedule '2f2b'"),
@@ -242,3 +251,13 @@ def test_a_fault_in_a_file_is_told_with_row_and_column(tmp_path, capsys):
     path.write_text("0F0,0B0\n1F0,1B0x\n")
     err = refused(capsys, 2, "--schedule", str(path))
     assert "row 2, column 2: '1B0x' is not an action" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
+def test_as_many_stages_as_are_taken_run_and_are_not_all_drawn(name, capsys):
+    pp = "32768" if name == "zb-v" else "65536"
+    assert run(["pipeline", "--schedule", name, "--pp", pp, "--microbatches", "1"]) == 0
+    text = capsys.readouterr().out
+    assert f"drawn are 64 of {pp} stages" in text
+    assert text.count("\n") < 250

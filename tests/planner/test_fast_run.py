@@ -185,5 +185,5 @@ def test_whole_numbers_give_the_same_to_the_last_bit() -> None:
 
 def test_an_order_that_waits_for_itself_is_named_and_does_not_hang() -> None:
     slots = slots_of(cost_model(1), placed_sequences([Place(10)]), 1)
-    with pytest.raises(Infeasible, match="stage 0 waits for an op that never comes"):
+    with pytest.raises(Infeasible, match="stage 0 cannot go on"):
         iteration_s(slots, ((Op("BW", 0), Op("F", 0)),), np.arange(1))

@@ -92,7 +92,7 @@ def test_a_header_with_another_way_through_the_chunks_is_found_out() -> None:
     assert any("those of zb-v have 2 on route v" in text for text in check_figures(wrong, batch))
     options_ = header.options.model_copy(update={"chunks": 3})
     broken = check_figures(header.model_copy(update={"options": options_}), batch)
-    assert broken == ["batch 0: schedule zb-v has 2 chunk(s) a stage, not 3"]
+    assert broken == ["batch 0: schedule zb-v has 2 chunks a stage, not 3"]
     with pytest.raises(ValueError, match="route v has two chunks a stage"):
         PlanHeader.model_validate(
             plan_with("1f1b", pp=2)[0].model_dump() | {"route": "v"}, strict=False

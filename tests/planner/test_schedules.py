@@ -10,6 +10,7 @@ from hydraplan.model import Op, Schedule
 from hydraplan.planner.pipeline.memory import even_memory
 from hydraplan.planner.pipeline.schedules import SCHEDULES, layout_of
 from hydraplan.planner.pipeline.simulator import simulate
+from hydraplan.planner.pipeline.zb_v import zb_v
 from hydraplan.route import route
 from hydraplan.slots import SlotTimes
 
@@ -180,5 +181,16 @@ def test_route_and_chunks_are_those_of_the_table_and_others_are_refused() -> Non
     assert layout_of("interleaved", 5) == ("loop", 5)
     assert layout_of("zb-2p", None) == ("loop", 1)
     for name, chunks in (("1f1b", 2), ("zb-v", 1), ("portfolio", 3)):
-        with pytest.raises(InputError, match=rf"{name} has \d chunk\(s\) a stage, not {chunks}"):
+        with pytest.raises(InputError, match=rf"{name} has \d chunks? a stage, not {chunks}"):
             layout_of(name, chunks)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 5])
+@pytest.mark.parametrize("count", [1, 2, 4, 7])
+def test_fewer_microbatches_are_cut_out_of_the_order_of_two_a_stage(
+    stages: int, count: int
+) -> None:
+    whole = zb_v(stages, max(count, 2 * stages))
+    assert zb_v(stages, count) == tuple(
+        tuple(op for op in ops if op.microbatch < count) for ops in whole
+    )

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -153,5 +155,24 @@ def test_a_late_lane_holds_up_its_group_and_nobody_else() -> None:
 
 def test_an_order_that_waits_for_itself_is_named_and_does_not_hang() -> None:
     backwards = ((Op("BW", 0), Op("F", 0)),)
-    with pytest.raises(Infeasible, match="stage 0 waits for an op that never comes"):
+    with pytest.raises(Infeasible, match="stage 0 cannot go on"):
         simulate(uniform(1, 1, 1, 1, 1, 0), backwards)
+
+
+def test_work_grows_with_ops_not_with_stages_squared() -> None:
+    """In plain Python, so that every look at an op is counted; gradients come from below."""
+    looks, plain = 0, simulator.waits_for.py_func  # type: ignore[attr-defined]
+
+    def counted(*args: Any) -> tuple[int, int]:
+        nonlocal looks
+        looks += 1
+        return plain(*args)  # type: ignore[no-any-return]
+
+    stages = 200
+    slots = uniform(stages, 1, 1.0, 1.0, 1.0, 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulator, "waits_for", counted)
+        patch.setattr(simulator, "_run", simulator._run.py_func)  # type: ignore[attr-defined]
+        run = simulate(slots, one_f_one_b(stages, 1))
+    assert max(float(end.max()) for end in run.end_s) == 3 * stages
+    assert 2 * 2 * stages <= looks <= 4 * 2 * stages

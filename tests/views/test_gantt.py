@@ -74,3 +74,13 @@ def test_colour_tells_the_kind_and_its_absence_costs_nothing(capsys, monkeypatch
     monkeypatch.setenv("NO_COLOR", "1")
     console.paint(lines)
     assert capsys.readouterr().out == without
+
+
+def test_of_very_many_stages_a_few_are_drawn_and_the_rest_is_told():
+    schedule = ((Op("F", 0), Op("BW", 0)),) * 65_536
+    start, end = (np.array([0.0, 1.0]),) * 65_536, (np.array([1.0, 2.0]),) * 65_536
+    lines = plain(schedule, start, end, width=72)
+    assert lines[0] == "drawn are 64 of 65536 stages, from the first to the last"
+    assert len(lines) == 1 + 64 * 2 + 2
+    assert (lines[1][:8], lines[3][:8], lines[127][:8]) == ("    0 F ", " 1040 F ", "65535 F ")
+    assert max(map(len, lines)) == 80
