@@ -94,16 +94,13 @@ def _read(path: Path, batch: int | None, step: int | None) -> Exported:
 
 def _read_plan(path: Path, batch: int) -> Exported:
     """A batch as its plan predicts it."""
-    from hydraplan.errors import InvalidPlan
-    from hydraplan.files.planfile import open_plan, read_batch
-    from hydraplan.invariants import check_plan
+    from hydraplan.executor.valid import read_valid_batch
+    from hydraplan.files.planfile import open_plan
     from hydraplan.planner.pipeline.simulator import simulate
     from hydraplan.slots import slot_times
 
     plan = open_plan(path)
-    found = read_batch(plan, batch)
-    if broken := check_plan(plan.header, found):
-        raise InvalidPlan(f"{path} is not valid: {broken[0]}", f"see hydraplan validate {path}")
+    found = read_valid_batch(plan, batch)
     cost = plan.header.cost_model()
     slots = slot_times(cost, found.sequences.placed(), found.num_microbatches)
     about: dict[str, object] = {"plan": path.name, "batch": batch, "mode": "simulated"}

@@ -92,7 +92,7 @@ def pipeline(
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.pytorch_csv import compute_rows, write_csv
     from hydraplan.planner.pipeline.alone import StageTimes, run_alone
-    from hydraplan.planner.pipeline.deadlock import deadlock_of_batch
+    from hydraplan.planner.pipeline.deadlock import deadlock_of_batch, one_line
     from hydraplan.planner.pipeline.memory import even_memory
     from hydraplan.planner.pipeline.planned import PLANNED
     from hydraplan.route import route
@@ -115,8 +115,9 @@ def pipeline(
         ran = run_alone(slots, ops, asked.route, memory)
     except Infeasible:
         circle = deadlock_of_batch(ops, way, asked.microbatches, 1, {})
-        text = " ".join(circle.replace(":\n", ":").replace("\n", ";").split())
-        raise Infeasible(f"{schedule}: {text}", "change the order of one of these") from None
+        raise Infeasible(
+            f"{schedule}: {one_line(circle)}", "change the order of one of these"
+        ) from None
     peak = ran.figures["peak_memory"]
     if memory_limit is not None and not memory.fits(peak):
         raise Infeasible(

@@ -79,6 +79,7 @@ def _show_run(path: Path, json: bool) -> None:
 
 def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, json: bool) -> None:
     from hydraplan.errors import InvalidPlan
+    from hydraplan.executor.valid import check_order
     from hydraplan.files.planfile import open_plan, read_batch
     from hydraplan.invariants import check_plan
     from hydraplan.slots import slot_times
@@ -113,6 +114,7 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
         )
         console.draw(heat_map(load_s))
     if view in (None, "gantt"):
+        check_order(path, plan.header, shown)
         console.emit(
             f"\nops of every stage of batch {shown.batch} (simulated, gradient sync excluded):"
             f"\n{legend(shown.schedule)}"

@@ -15,7 +15,7 @@ def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
     from hydraplan.files.planfile import open_plan, read_batch
     from hydraplan.invariants import broken_rules, follows
     from hydraplan.planner.figures import check_figures
-    from hydraplan.planner.pipeline.deadlock import check_deadlock
+    from hydraplan.planner.pipeline.deadlock import check_deadlock, one_line
     from hydraplan.planner.pipeline.wait_graph import TRANSPORTS
     from hydraplan.version import __version__
     from hydraplan.views import console
@@ -60,7 +60,7 @@ def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
             if len(texts) > SHOWN:
                 console.emit(f"  and {len(texts) - SHOWN} more")
     if broken:
-        first = broken[0].splitlines()[0]
+        first = one_line(broken[0])
         made_by = opened.header.tool_version
         raise InvalidPlan(
             f"{plan} breaks {', '.join(by_rule)} {_times(len(broken))}; the first: {first}",

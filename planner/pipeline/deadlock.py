@@ -88,6 +88,11 @@ def deadlock_of_batch(
     return found
 
 
+def one_line(circle: str) -> str:
+    """A circle as errors tell it, which have one line."""
+    return " ".join(circle.replace(":\n", ":").replace("\n", ";").split())
+
+
 LOOSEST: Transport = "tagged"
 STRICTEST: Transport = "blocking"
 """Waits for all that the others wait for, so free of cycles under it is so under each."""

@@ -112,15 +112,60 @@ def test_an_order_of_ops_that_waits_for_itself_is_told_rank_by_rank(
         "    stage 0 (ranks 0..1) sends the activations of microbatch 0 to stage 1"
         " only after it has received the gradients of microbatch 1 from stage 1",
     ]
-    assert err.splitlines()[0] == (
-        "error: a.plan breaks deadlock once; the first: batch 0: no transport gets through this"
+    circle = (
+        "no transport gets through this"
         " order of ops; ranks wait for each other in a circle (tagged: non-blocking with tags, as"
-        " gloo):"
+        " gloo): stage 1 (ranks 2..3) sends the gradients of microbatch 1 to stage 0"
+        " only after it has received the activations of microbatch 0 from stage 0;"
+        " stage 0 (ranks 0..1) sends the activations of microbatch 0 to stage 1"
+        " only after it has received the gradients of microbatch 1 from stage 1"
     )
+    said = f"error: a.plan breaks deadlock once; the first: batch 0: {circle}"
+    assert err.splitlines()[0] == said
+    for command in (
+        ["execute", "a.plan", "--simulate", "-o", "a.run"],
+        ["execute", "a.plan"],
+        ["export", "a.plan", "--format", "chrome", "-o", "a.json"],
+        ["export", "a.plan", "--format", "pytorch-csv", "-o", "a.csv"],
+        ["show", "a.plan", "--view", "gantt"],
+    ):
+        assert run(command) == 1
+        assert capsys.readouterr().err == (
+            f"error: a.plan, batch 0: {circle}\n\n"
+            "hint: change the order of one of these ops, or make the plan again\n"
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.plan"]
     assert run(["validate", "a.plan", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["rules"] == {"deadlock": 1}
     assert found["num_broken"] == len(found["broken"]) == 1
+
+
+def test_another_legal_order_of_ops_is_noted_where_it_runs_and_refused_by_the_check(
+    plan: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savetxt("lengths.txt", [100, 200, 400, 800], "%d")
+    shape = ["--ranks", "1", "--max-tokens-per-rank", "800", "--microbatches", "4"]
+    inputs = ["lengths.txt", "--profile", "p.parquet", "--pipeline", "gpipe", "--force"]
+    assert run(["plan", *inputs, *shape, "--batch-sequences", "4", "-o", plan]) == 0
+    capsys.readouterr()
+    assert run(["execute", plan, "--simulate"]) == 0
+    assert capsys.readouterr().err == ""
+    change("schedule.parquet", "microbatch", 6, 3)
+    change("schedule.parquet", "microbatch", 7, 2)
+    noted = (
+        "note: a.plan, batch 0: its predicted times are not those of its op order, so its figures"
+        " do not hold; see hydraplan validate a.plan\n"
+    )
+    for command in (
+        ["execute", plan, "--simulate"],
+        ["export", plan, "--format", "chrome", "-o", "a.json"],
+        ["show", plan, "--view", "gantt"],
+    ):
+        assert run(command) == 0
+        assert capsys.readouterr().err == noted
+    assert run(["validate", plan]) == 1
+    assert "predicted_start_s of stage 0 is not when its ops start" in capsys.readouterr().out
 
 
 def test_a_valid_plan_says_on_which_transports_it_was_proven(
