@@ -4,14 +4,15 @@ A search over the number of microbatches M, the quantum theta and the rank-work 
 (`search`). Points are placed in the order of what they promise; the placements that look best
 are sized exactly and run, as they are and with costs off by a few percent.
 
-Where the window is open, a balanced placement comes before a somewhat faster one with a
-straggling slot: such a straggler hides in the pipeline only as long as nothing else is late. What
-that costs under the noise-free model stands in the plan (`fastest_load_driven_s` beside
-`load_driven_s`). If nothing is balanced, counts from all over the window follow. The memory-sized
-plan is always a candidate, so the result is never slower than it; the plan says which won.
+Where the window is open, balance comes before time (`choice`). What that costs under the noise-free
+model stands in the plan (`fastest_load_driven_s` beside `load_driven_s`). If nothing is balanced,
+counts from all over the window follow. The memory-sized plan is always a candidate, so the result
+is never slower than it; the plan says which won.
 
-Small batches are also filled many times (`tight_fill`); what that finds is a finalist where it is
-no slower than the plan would be without it.
+Small batches are also filled many times (`tight_fill`), and if they have few sequences, planned in
+the order of their rows: that order is legal too, and where little can be chosen the search now and
+then finds the better plan there. What comes of it is a finalist where it is no slower than the plan
+would be without it.
 
 Where tapered microbatches are asked for (`taper`), some are tried around the number of even ones
 that was chosen, and returned if they are faster at right and wrong costs together.
@@ -25,10 +26,10 @@ from dataclasses import replace
 from math import inf, log
 
 from hydraplan.errors import Infeasible
+from hydraplan.planner.placement.choice import choice, no_slower, straggles, unbeaten
 from hydraplan.planner.placement.draft import Draft, Request, draft
 from hydraplan.planner.placement.memory_ffd import place_memory_sized
 from hydraplan.planner.placement.search import (
-    BALANCED,
     ETAS,
     MOST,
     THETAS,
@@ -42,14 +43,14 @@ from hydraplan.planner.placement.search import (
     tapered_points,
     uneven,
 )
-from hydraplan.planner.placement.tight_fill import KEPT, tight_fillings
+from hydraplan.planner.placement.tight_fill import KEPT, is_small, tight_fillings
 from hydraplan.planner.placement.trial import (
     Finalist,
     Trial,
-    best_order_s,
     both_s,
     drafted,
     finalist_of,
+    in_orders,
     judged,
     placed_at,
     placed_at_degrees,
@@ -57,12 +58,13 @@ from hydraplan.planner.placement.trial import (
     trial_of,
 )
 
+FEW = 64
+"""Sequences up to which a small batch is also planned in the order of its rows."""
 SHARED = 1.004
 """How much the slot imbalance may rise when a placement is run, seen on the benchmark's cells."""
-BALANCE_WORTH = 0.025
-"""What a balanced plan may cost over the fastest, as a share of its time. Our choice."""
-MOST_CANDIDATES = 1 + 2 * MOST + KEPT + 2 * MOST
-"""Memory-sized, two rounds, tight fillings, tapered: what a search tries at the most."""
+MOST_CANDIDATES = 2 * (1 + 2 * MOST) + KEPT + 2 * MOST
+"""What a search tries at the most: memory-sized and two rounds, these once more in the order of
+the rows, tight fillings, tapered."""
 
 
 def place_hydra(request: Request) -> Draft:
@@ -75,28 +77,30 @@ def place_hydra(request: Request) -> Draft:
         Infeasible: A fixed number of microbatches is too small for the tokens.
     """
     memory = _memory_candidate(request)
-    tries = list(_round(request, first_points(request)))
-    runs = [finalist_of(request, t) for t in _finalists(request, tries)]
-    if all(_straggles(r.built.slot_imbalance, request) for r in runs):
-        for found in _round(request, finer_points(request)):
-            tries.append(found)
-            if found is not None and not _expected(found, request)[0]:
-                runs.append(finalist_of(request, found))
-                if not _straggles(runs[-1].built.slot_imbalance, request):
-                    break
+    tries, runs = _searched(request)
     tight = _tight(request, tries)
+    in_all_orders = [finalist_of(request, t, request.orders) for t in tight]
+    runs += no_slower(request, runs, memory, in_all_orders)
+    memories, kept = [memory], list[Finalist]()
+    if request.reorder == "batch" and _has_few(request):
+        kept_memory, kept_tries, kept = _in_input_order(request)
+        for plan in no_slower(request, runs, memory, kept):
+            runs = unbeaten(request, runs, plan)
+        memories.append(kept_memory)
+        tries += kept_tries
     tries += tight
-    runs += _no_slower(request, runs, memory, tight)
-    best, fastest, chosen = _choice(request, runs)
+    memory = min((m for m in memories if m), key=lambda d: d.iteration_s, default=None)
+    best, fastest, chosen = choice(request, runs)
     if chosen and request.tapered:
         tapers = [trial_of(request, p) for p in _tapered(request, chosen.point.num_microbatches)]
         tries += tapers
         likely = sorted((t for t in tapers if t), key=lambda t: t.estimate_s)
         runs = [finalist_of(request, t) for t in likely[: num_finalists(request, _counts(tapers))]]
-        chosen = min([chosen, *runs], key=both_s)
+        limit_s = min(map(time_s, kept), default=inf)
+        chosen = min([chosen, *(r for r in runs if time_s(r) <= limit_s)], key=both_s)
     load_driven = drafted(request, chosen) if chosen else None
     if memory is None and load_driven is None and request.reorder == "batch":
-        memory = _order_kept(request)
+        memory = memories[0] = _order_kept(request)
     options = [d for d in (load_driven, memory) if d is not None]
     if memory and load_driven and load_driven.iteration_s > memory.iteration_s and fastest:
         options.append(drafted(request, fastest))
@@ -112,8 +116,8 @@ def place_hydra(request: Request) -> Draft:
     balanced = load_driven if chosen is best else None
     search = replace(
         winner.search,
-        num_candidates=len(tries) + 1,
-        num_rejected=tries.count(None) + (memory is None),
+        num_candidates=len(tries) + len(memories),
+        num_rejected=tries.count(None) + memories.count(None),
         load_driven_s=balanced.iteration_s if balanced else time_s(best) if best else nan,
         load_driven_slot_imbalance=best.built.slot_imbalance if best else nan,
         fastest_load_driven_s=min(
@@ -126,15 +130,40 @@ def place_hydra(request: Request) -> Draft:
     return replace(winner, search=search)
 
 
-def _choice(
-    request: Request, runs: list[Finalist]
-) -> tuple[Finalist | None, Finalist | None, Finalist | None]:
-    """The best by balance and time, the fastest, and the one of them that is worth its time."""
-    best = min(runs, key=lambda r: _rank(r, request), default=None)
-    fastest = min(runs, key=time_s, default=None)
-    if best and fastest and time_s(best) > time_s(fastest) * (1 + BALANCE_WORTH):
-        return best, fastest, fastest
-    return best, fastest, best
+def _searched(request: Request) -> tuple[list[Trial | None], list[Finalist]]:
+    """All that is placed, None where the cap forbids, and what of it is run: by rounds."""
+    tries = list(_round(request, first_points(request)))
+    runs = [finalist_of(request, t) for t in _finalists(request, tries)]
+    if all(straggles(request, r.built.slot_imbalance) for r in runs):
+        for found in _round(request, finer_points(request)):
+            tries.append(found)
+            if found is not None and not _expected(found, request)[0]:
+                runs.append(finalist_of(request, found))
+                if not straggles(request, runs[-1].built.slot_imbalance):
+                    break
+    return tries, runs
+
+
+def _in_input_order(
+    request: Request,
+) -> tuple[Draft | None, list[Trial | None], list[Finalist]]:
+    """What `--reorder none` finds: memory-sized, all that is placed, and the load-driven plan.
+
+    Microbatches may then change places, as the request allows it.
+    """
+    rows_in_order = replace(request, reorder="none")
+    memory = _memory_candidate(rows_in_order)
+    tries, runs = _searched(replace(rows_in_order, orders=("as-built",)))
+    _, fastest, chosen = choice(request, runs)
+    if memory and chosen and memory.iteration_s < time_s(chosen):
+        chosen = fastest
+    return memory, tries, [in_orders(request, chosen, request.orders)] if chosen else []
+
+
+def _has_few(request: Request) -> bool:
+    """Whether the batch has few sequences, and is small in as few microbatches as there may be."""
+    fewest = request.microbatches or request.window.memory
+    return len(request.sequences) <= FEW and is_small(request, fewest)
 
 
 def _tight(request: Request, tries: list[Trial | None]) -> list[Trial]:
@@ -145,18 +174,6 @@ def _tight(request: Request, tries: list[Trial | None]) -> list[Trial]:
         peak_s[count] = min(peak_s.get(count, inf), float(t.placement.peak_s.max()))
     counts = peak_s or dict.fromkeys(first_counts(request), inf)
     return [judged(request, *found) for found in tight_fillings(request, counts)]
-
-
-def _no_slower(
-    request: Request, runs: list[Finalist], memory: Draft | None, tight: list[Trial]
-) -> list[Finalist]:
-    """Those that are no slower than the plan would be without them, in any order."""
-    _, fastest, chosen = _choice(request, runs)
-    limit_s = best_order_s(request, chosen) if tight and chosen else inf
-    if memory and fastest and limit_s > memory.iteration_s:
-        limit_s = min(memory.iteration_s, best_order_s(request, fastest))
-    ran = [finalist_of(request, t, request.orders) for t in tight]
-    return [run for run in ran if time_s(run) <= limit_s]
 
 
 def _memory_candidate(request: Request) -> Draft | None:
@@ -193,15 +210,6 @@ def _in_order(request: Request) -> Draft | None:
     return draft(request, exact, *places, "memory")
 
 
-def _straggles(imbalance: float, request: Request) -> bool:
-    return not request.window.is_empty and imbalance > BALANCED
-
-
-def _rank(run: Finalist, request: Request) -> tuple[bool, float]:
-    """Smaller is better: balance first where the window is open, then time, right and wrong."""
-    return _straggles(run.built.slot_imbalance, request), both_s(run)
-
-
 def _round(request: Request, points: list[Point]) -> Iterator[Trial | None]:
     """Place as many points as the budget holds, one by one; None for what the cap rejects.
 
@@ -229,8 +237,8 @@ def _round(request: Request, points: list[Point]) -> Iterator[Trial | None]:
 
 
 def _expected(found: Trial, request: Request) -> tuple[bool, float]:
-    """As `_rank`, before it is run; sequences that share exchanges lower the mean by then."""
-    return _straggles(found.imbalance * SHARED, request), found.estimate_s
+    """What it is chosen by, before it is run; sequences that share exchanges lower the mean."""
+    return straggles(request, found.imbalance * SHARED), found.estimate_s
 
 
 def _distance(count: int, other: int) -> int:

@@ -93,10 +93,18 @@ def finalist_of(request: Request, found: Trial, orders: tuple[str, ...] = (LONG,
     placement = found.placement
     exact = request.sized(placement.level)
     places = placement.microbatch, placement.first_rank, len(placement.peak_s)
-    built = build(request, exact, *places)
+    return _run(request, found.point, build(request, exact, *places), orders)
+
+
+def in_orders(request: Request, run: Finalist, orders: tuple[str, ...]) -> Finalist:
+    """A finalist run again, in the best of these orders."""
+    return _run(request, run.point, run.built, orders)
+
+
+def _run(request: Request, point: Point, built: Built, orders: tuple[str, ...]) -> Finalist:
     orders = request.orders if len(request.orders) == 1 else orders
-    timing = timed(request, built, orders if found.point.shape is None else ("as-built",))
-    return Finalist(found.point, built, timing, perturbed_s(request, built, timing))
+    timing = timed(request, built, orders if point.shape is None else ("as-built",))
+    return Finalist(point, built, timing, perturbed_s(request, built, timing))
 
 
 def drafted(request: Request, run: Finalist) -> Draft:

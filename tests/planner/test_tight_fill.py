@@ -14,6 +14,7 @@ from hydraplan.layout import legal_degrees
 from hydraplan.model import IntArray
 from hydraplan.planner.figures import check_figures
 from hydraplan.planner.placement import hydra, tight_fill
+from hydraplan.planner.placement.choice import straggles
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.exact import Limits
 from hydraplan.planner.placement.exact_strategy import solve, summed_s
@@ -173,7 +174,8 @@ def without_it(request: Request) -> Draft:
 @given(requests())
 def test_a_plan_is_never_slower_with_it_and_its_point_can_be_placed_again(request: Request) -> None:
     found, plain = place_hydra(request), without_it(request)
-    assert found.iteration_s <= plain.iteration_s
+    uneven = [straggles(request, draft.slot_imbalance) for draft in (found, plain)]
+    assert found.iteration_s <= plain.iteration_s or uneven == [False, True]
     assert found.search.num_candidates >= plain.search.num_candidates
     assert found.search.num_rejected == plain.search.num_rejected
     assert found.num_microbatches % request.microbatch_multiple == 0

@@ -1,0 +1,64 @@
+"""Which of the placements that were run is the plan: balance first where it is open, then time.
+
+Where the window is open, a balanced placement comes before a somewhat faster one with a
+straggling slot: such a straggler hides in the pipeline only as long as nothing else is late. It
+may cost at most `BALANCE_WORTH` over the fastest. Among equals, time at right and at wrong costs
+together decides.
+
+Small batches get more candidates than the search finds by itself; those are let in only where
+the plan becomes no slower by them.
+
+Source: our own.
+"""
+
+from math import inf
+
+from hydraplan.planner.placement.draft import Draft, Request
+from hydraplan.planner.placement.search import BALANCED
+from hydraplan.planner.placement.trial import Finalist, best_order_s, both_s, time_s
+
+BALANCE_WORTH = 0.025
+"""What a balanced plan may cost over the fastest, as a share of its time. Our choice."""
+
+
+def choice(
+    request: Request, runs: list[Finalist]
+) -> tuple[Finalist | None, Finalist | None, Finalist | None]:
+    """The best by balance and time, the fastest, and the one of them that is worth its time."""
+    best = min(runs, key=lambda run: _rank(request, run), default=None)
+    fastest = min(runs, key=time_s, default=None)
+    if best and fastest and time_s(best) > time_s(fastest) * (1 + BALANCE_WORTH):
+        return best, fastest, fastest
+    return best, fastest, best
+
+
+def straggles(request: Request, imbalance: float) -> bool:
+    """Whether a slot imbalance is larger than one that the window leaves open."""
+    return not request.window.is_empty and imbalance > BALANCED
+
+
+def _rank(request: Request, run: Finalist) -> tuple[bool, float]:
+    """Smaller is better: balance first where the window is open, then time, right and wrong."""
+    return straggles(request, run.built.slot_imbalance), both_s(run)
+
+
+def no_slower(
+    request: Request, runs: list[Finalist], memory: Draft | None, more: list[Finalist]
+) -> list[Finalist]:
+    """Those of `more` that are no slower than the plan would be without them, in any order."""
+    _, fastest, chosen = choice(request, runs)
+    limit_s = best_order_s(request, chosen) if more and chosen else inf
+    if memory and fastest and limit_s > memory.iteration_s:
+        limit_s = min(memory.iteration_s, best_order_s(request, fastest))
+    return [run for run in more if time_s(run) <= limit_s]
+
+
+def unbeaten(request: Request, runs: list[Finalist], plan: Finalist) -> list[Finalist]:
+    """A plan, and what is no slower than it in any order, or balanced where the plan is not."""
+    uneven = straggles(request, plan.built.slot_imbalance)
+    return [plan] + [
+        run
+        for run in runs
+        if (uneven and not straggles(request, run.built.slot_imbalance))
+        or best_order_s(request, run) <= time_s(plan)
+    ]
