@@ -22,10 +22,12 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "planner"))
 
-from cells import Pool, ask  # noqa: E402
+from cells import MODEL, Pool, ask  # noqa: E402
 from mixes import Source, batch, file_source, filling_tokens  # noqa: E402
 from tables import Cell, Table, progress, reported  # noqa: E402
 
+from hydraplan.activations import input_gradient_frees  # noqa: E402
+from hydraplan.config import load_model  # noqa: E402
 from hydraplan.model import IntArray  # noqa: E402
 from hydraplan.planner.forked import in_order  # noqa: E402
 from hydraplan.planner.pipeline.memory import Memory  # noqa: E402
@@ -121,7 +123,8 @@ def on_one_placement(source: Source, length: IntArray, pp: int, strategy: str) -
 def ordered(name: Named, times: SlotTimes, way: str) -> Ordered:
     """The schedule with microbatches in that order; `searched` starts from the best of all."""
     limit = np.inf if name.worth is None else float(name.worth * times.op_s.shape[1] * CAP)
-    memory = Memory(limit, times.rows.max(axis=0).astype(float))
+    live = times.rows.max(axis=0).astype(float)
+    memory = Memory(limit, live, input_gradient_frees(load_model(MODEL)))
     orders = {o: microbatch_order(o, times.load_s) for o in ORDERS if way in (o, "searched")}
     return plan_ops(name.pipeline, times, memory, orders, search=way == "searched")
 
