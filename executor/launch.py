@@ -6,8 +6,10 @@ talks to the parent before all are forked: the thread that answers there looks u
 fork in the middle of that leaves the child a resolver that is locked for ever. A worker dies
 with its parent. When one fails, the launcher ends the others; each worker that raised
 left a note (JSON) in a folder, and the parent raises the root cause: a process that was
-killed, else the first that failed by itself, else the first that lost a peer. A worker that
-only lost a peer waits a moment before it exits, so that the peer is seen first.
+killed, else the first that failed by itself, else the first that waited too long for a peer (that
+ends its connections, which others may see before it tells), else the first that lost one. A worker
+that only lost a peer waits a moment before it exits, so that the peer is seen first. A worker
+that is stopped holds up the end for 30 s, after which the launcher kills it.
 
 Under torchrun (RANK and WORLD_SIZE set) this process is a worker and torchrun is in charge.
 """
@@ -260,21 +262,23 @@ def _root_cause(failures: dict[int, ProcessFailure], notes: Path, world: World) 
                 f"worker {world.describe(rank)} was killed by {name}",
                 "if nobody killed it, the machine ran out of memory or the worker crashed",
             )
-    told: list[tuple[bool, float, int, dict[str, Any]]] = []
+    told: list[tuple[bool, bool, float, int, dict[str, Any]]] = []
     for path in notes.glob("note-*.json"):
         note = json.loads(path.read_text())
-        told.append((note["lost_peer"], note["time_s"], int(path.stem.split("-")[1]), note))
+        in_time = "imed out" not in note["message"]
+        rank = int(path.stem.split("-")[1])
+        told.append((note["lost_peer"], in_time, note["time_s"], rank, note))
     if not told:
         rank, failure = next(iter(failures.items()))
         return RunFailed(
             f"worker {world.describe(rank)} exited with code {failure.exitcode}"
             f" before it could say why: {failure.message}"
         )
-    _, _, rank, note = min(told, key=lambda entry: entry[:3])
+    _, in_time, _, rank, note = min(told, key=lambda entry: entry[:4])
     shape = getattr(errors, note["kind"], None)
     where = f"worker {world.describe(rank)}"
-    silent = sorted(set(range(world.pp * world.ranks)) - {entry[2] for entry in told})
-    if note["lost_peer"] and silent and "imed out" in note["message"]:
+    silent = sorted(set(range(world.pp * world.ranks)) - {entry[3] for entry in told})
+    if note["lost_peer"] and silent and not in_time:
         where = f"no word from {', '.join(map(world.describe, silent))}; {where}"
     if shape is RunFailed:
         cause: HydraplanError = RunFailed(f"{where}: {note['message']}", note["hint"])

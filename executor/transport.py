@@ -121,6 +121,8 @@ class Transport:
 
 
 def reason(error: Exception) -> str:
-    """First line of what went wrong, without gloo's file names."""
+    """First line of what went wrong, without gloo's file names and guesses."""
     lines = str(error).strip().splitlines()
-    return re.sub(r"\[\S+:\d+\] ", "", lines[0])[:240] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return re.sub(r"\[\S+:\d+\] ", "", lines[0].partition(". This is typically")[0])[:240]

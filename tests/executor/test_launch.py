@@ -1,3 +1,4 @@
+import json
 import os
 import resource
 import signal
@@ -7,9 +8,11 @@ from multiprocessing.process import BaseProcess
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from hydraplan.errors import Infeasible, InputError, MissingDependency, RunFailed, StalePlan
 from hydraplan.executor import launch
+from hydraplan.executor.groups import World
 from hydraplan.executor.launch import run_workers
 
 pytestmark = pytest.mark.dist
@@ -80,6 +83,19 @@ def test_a_worker_that_waits_too_long_says_so(tmp_path):
     )
     with pytest.raises(RunFailed, match=named):
         run_workers(entry, 2, 1, 2.0)
+
+
+def test_who_waited_too_long_is_told_before_who_saw_its_connections_end(tmp_path):
+    """A worker that gives up ends its connections; its peers may write that down before it does."""
+    for rank, time_s, message in ((0, 1.0, "Connection closed"), (1, 1.5, "Timed out waiting")):
+        note = {"time_s": time_s, "lost_peer": True, "kind": "RunFailed", "message": message}
+        path = tmp_path / f"note-{rank}.json"
+        path.write_text(json.dumps(note | {"hint": "", "traceback": ""}))
+    failure = ProcessFailure(0, 1, 1, str(tmp_path / "absent.json"))
+    cause = launch._root_cause({0: failure}, tmp_path, World(0, 3, 1))
+    assert str(cause) == (
+        "no word from rank 2 (stage 2, lane 0); worker rank 1 (stage 1, lane 0): Timed out waiting"
+    )
 
 
 def test_no_worker_talks_before_all_are_forked(tmp_path, monkeypatch):
