@@ -304,6 +304,7 @@ def _schedule(
     header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
 ) -> Iterator[str]:
     """Every stage runs every microbatch forward, then backward, exactly once a chunk."""
+    last = batch.num_microbatches - 1
     for stage, ops in enumerate(batch.schedule):
         chunks = range(len(cost.layers[stage]))
         seen: dict[tuple[int, int], str] = {
@@ -311,15 +312,30 @@ def _schedule(
         }
         for position, (kind, m, c, _) in enumerate(ops):
             where = f"stage {stage}, position {position}: {kind} of microbatch {m}, chunk {c}"
-            if (m, c) not in seen:
-                yield f"{where} does not exist"
-            elif kind not in _NEXT_OPS.get(seen[m, c], ()):
-                yield f"{where} follows {seen[m, c] or 'nothing'}"
+            following = _NEXT_OPS.get(seen.get((m, c), ""), ())
+            if kind not in _OPS:
+                yield (
+                    f"stage {stage}, position {position}: op {kind!r} is unknown;"
+                    f" there are {', '.join(_OPS)}"
+                )
+            elif (m, c) not in seen:
+                yield (
+                    f"{where} does not exist; there are microbatches 0..{last},"
+                    f" chunks 0..{len(chunks) - 1}"
+                )
+            elif kind not in following:
+                yield (
+                    f"{where} runs after {', '.join(seen[m, c]) or 'nothing'} of these;"
+                    f" what may run there is {' or '.join(following) or 'nothing'}"
+                )
             else:
                 seen[m, c] += kind
         for (m, c), done in seen.items():
-            if done not in ("FBW",):
-                yield f"stage {stage}: microbatch {m}, chunk {c} runs only {done or 'nothing'}"
+            if done != "FBW":
+                yield (
+                    f"stage {stage}: microbatch {m}, chunk {c} runs only"
+                    f" {', '.join(done) or 'nothing'}; it must run F, then B and W or both as BW"
+                )
 
 
 def _live_tokens(
@@ -338,6 +354,7 @@ def _live_tokens(
         )
 
 
+_OPS = ("F", "B", "W", "BW")
 _NEXT_OPS = {"": ("F",), "F": ("B", "BW"), "FB": ("W",)}
 
 ROUNDING = 1e-9

@@ -84,10 +84,21 @@ def test_the_plan_itself_is_valid() -> None:
         (column("microbatch", WIDEST, -1), "microbatch -1 of"),
         (column("rank_tokens_max", 0, 1), "rank_tokens_max 1, its layout gives"),
         (column("order", 0, 77), "has order 77"),
-        (ops(0, lambda o: o[:-1]), "runs only F"),
+        (ops(0, lambda o: o[:-1]), "runs only F; it must run F, then B and W or both as BW"),
         (ops(1, lambda o: [*o, o[-1]]), "BW of microbatch"),
-        (ops(1, lambda o: [Op("BW", 0), *o]), "follows nothing"),
-        (ops(0, lambda o: [*o, Op("F", 10**6)]), "does not exist"),
+        (
+            ops(1, lambda o: [Op("BW", 0), *o]),
+            "BW of microbatch 0, chunk 0 runs after nothing of these; what may run there is F",
+        ),
+        (
+            ops(1, lambda o: [Op("Q", 0), *o]),  # type: ignore[arg-type]
+            "position 0: op 'Q' is unknown; there are F, B, W, BW",
+        ),
+        (ops(0, lambda o: [*o, o[-1]]), "after F, B, W of these; what may run there is nothing"),
+        (
+            ops(0, lambda o: [*o, Op("F", 10**6)]),
+            "F of microbatch 1000000, chunk 0 does not exist; there are microbatches 0..",
+        ),
         (ops(0, lambda o: [*o, Op("F", 0, 5)]), "does not exist"),
     ],
 )
@@ -281,7 +292,10 @@ def test_a_plan_that_promises_less_is_still_checked_for_what_it_promises() -> No
             {"sequences": replace(BATCH.sequences, predicted_s=BATCH.sequences.predicted_s + 1)},
             "predicted_s of some sequence",
         ),
-        ({"schedule": (tuple(reversed(BATCH.schedule[0])), BATCH.schedule[1])}, "waits for an op"),
+        (
+            {"schedule": (tuple(reversed(BATCH.schedule[0])), BATCH.schedule[1])},
+            "ops wait for each other in a circle",
+        ),
     ],
 )
 def test_what_a_plan_says_of_itself_is_computed_again(

@@ -130,7 +130,9 @@ def _text(path: Path) -> str:
     if not path.is_file():
         raise InputError(f"{path} is not a file", "check the path")
     if path.stat().st_size > MOST_BYTES:
-        raise InputError(f"{path} has {path.stat().st_size} bytes, beyond {MOST_BYTES}")
+        raise InputError(
+            f"{path} has {path.stat().st_size} bytes, beyond {MOST_BYTES}", "is it a schedule?"
+        )
     raw = path.read_bytes()
     if not raw:
         raise InputError(f"{path} is empty", "a row is a rank, a cell an action such as 0F0")
@@ -139,7 +141,10 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         row = raw.count(b"\n", 0, error.start) + 1
         column = raw.count(b",", raw.rfind(b"\n", 0, error.start) + 1, error.start) + 1
-        raise InputError(f"{path}: row {row}, column {column}: not UTF-8") from None
+        raise InputError(
+            f"{path}: row {row}, column {column}: byte {raw[error.start]:#04x} is not UTF-8",
+            "actions are plain ASCII, as 2F0",
+        ) from None
 
 
 def _cell(text: str, where: str) -> tuple[Action, ...]:

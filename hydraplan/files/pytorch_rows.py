@@ -54,17 +54,23 @@ def check_rows(rows: tuple[Row, ...], name: str) -> Shape:
         for column, cell in enumerate(row):
             where = f"{name}: row {number + 1}, column {column + 1}"
             if not cell and shape.has_messages:
-                raise InputError(f"{where}: an empty cell, in a file with communication")
+                raise InputError(
+                    f"{where}: an empty cell, in a file with communication",
+                    "remove it; only compute-only files say when a rank idles",
+                )
             for action in cell:
-                if fault := _fault(action, seen, shape, number):
-                    raise InputError(f"{where}: {action} {fault}")
+                fault, hint = _fault(action, seen, shape, number)
+                if fault:
+                    raise InputError(f"{where}: {action} ({_told(action)}) {fault}", hint)
             seen |= dict.fromkeys(cell, column)
         for owed in _owed(shape, number):
             if not any(a in seen for a in owed):
                 raise InputError(
                     f"{name}: row {number + 1}, column {len(row) + 1}: the row ends without"
-                    f" {owed[0]}",
-                    f"{shape.num_microbatches} microbatches pass every stage, forward and back",
+                    f" {_either(owed)} ({_told(owed[0])})",
+                    "put it on the row; the file names microbatches up to"
+                    f" {shape.num_microbatches - 1}, and all of them pass every stage forward and"
+                    " back",
                 )
     return shape
 
@@ -90,7 +96,8 @@ def _shape(rows: tuple[Row, ...], name: str) -> Shape:
             where = max(places, key=lambda place: place[0].microbatch or 0)[1]
         raise InputError(
             f"{where}: {num_stages} stages x {top + 1} microbatches are beyond"
-            f" {MAX_STAGE_MICROBATCHES}"
+            f" {MAX_STAGE_MICROBATCHES}",
+            "check this number; stages and microbatches are counted from 0 up to the highest",
         )
     chunks, down = num_stages // len(rows), list(range(len(rows)))
     turns = chunks == 2 and any(a.stage == len(rows) for cell in rows[-1] for a in cell)
@@ -104,23 +111,57 @@ def _shape(rows: tuple[Row, ...], name: str) -> Shape:
     )
 
 
-def _fault(action: Action, seen: dict[Action, int], shape: Shape, number: int) -> str:
-    """What is wrong with an action behind those already seen on its row; empty if nothing is."""
+_WORDS = {
+    "F": "forward",
+    "I": "input gradient",
+    "W": "weight gradient",
+    "B": "backward",
+    "SEND_F": "activations sent",
+    "RECV_F": "activations received",
+    "SEND_B": "gradient sent",
+    "RECV_B": "gradient received",
+}
+
+
+def _told(action: Action) -> str:
+    """An action in words."""
+    word, stage, m = action
+    if m is None:
+        return f"of stage {stage}"
+    return f"{_WORDS[word]} of microbatch {m}, stage {stage}"
+
+
+def _either(actions: tuple[Action, ...]) -> str:
+    """Of actions of which one will do; W is only asked for where I stands, so B will not."""
+    return str(actions[0]) if actions[0].word == "W" else " or ".join(map(str, actions))
+
+
+def _fault(action: Action, seen: dict[Action, int], shape: Shape, number: int) -> tuple[str, str]:
+    """What is wrong with an action behind those already seen on its row, and a hint; or nothing."""
     word, stage, m = action
     if shape.owner[stage] != number:
-        return f"stands on the wrong row, stage {stage} is on row {shape.owner[stage] + 1}"
+        return (
+            f"stands on the wrong row, stage {stage} is on row {shape.owner[stage] + 1}",
+            "a stage lies on one row; with as many stages on each they go round or turn at the end",
+        )
     if word in ("UNSHARD", "RESHARD"):
-        return ""
+        return "", ""
     same = {"I": "B", "B": "I"}.get(word, word)
     for other in (action, Action(same, stage, m)):
         if other in seen:
-            return f"stands twice, as {other} in column {seen[other] + 1}"
+            return f"stands twice, as {other} in column {seen[other] + 1}", "remove one of the two"
     if word in _PARTNER and not _crosses(shape, stage, word):
-        return "moves nothing between two rows"
+        return (
+            "moves nothing between two rows",
+            "remove it: there is no neighbour on that side, or it is on the same row",
+        )
     for needed in _needs(action, shape):
         if not any(a in seen for a in needed):
-            return f"stands before {needed[0]}"
-    return ""
+            return (
+                f"stands before {_either(needed)} ({_told(needed[0])}), which it needs",
+                f"move one of the two, or add what is missing on row {number + 1}",
+            )
+    return "", ""
 
 
 _PARTNER = {"SEND_F": 1, "RECV_F": -1, "SEND_B": -1, "RECV_B": 1}

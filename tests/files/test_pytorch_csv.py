@@ -105,26 +105,26 @@ def test_messages_survive_a_round_trip_byte_for_byte(tmp_path: Path):
         ("", 1, 1, "no action"),
         (",,\n", 1, 1, "no action"),
         ("0F0,0B0\n\n", 2, 1, "no action"),
-        ("0F0,0F0,0B0", 1, 2, "0F0 stands twice, as 0F0 in column 1"),
-        ("0F0,0B0,0B0", 1, 3, "stands twice"),
+        ("0F0,0F0,0B0", 1, 2, "0F0 (forward of microbatch 0, stage 0) stands twice, as 0F0 in column 1"),
+        ("0F0,0B0,0B0", 1, 3, "stands twice, as 0B0 in column 2"),
         ("0F0,0I0,0B0", 1, 3, "stands twice, as 0I0 in column 2"),
         ("0F0,0I0,0W0,0W0", 1, 4, "stands twice"),
         ("0B0,0F0", 1, 1, "stands before 0F0"),
         ("0F0,0W0,0I0", 1, 2, "stands before 0I0"),
-        ("0F0,(0F1;0B1)OVERLAP_F_B,0B0", 1, 2, "0B1 stands before 0F1"),
-        ("0F0,0F1,0B0", 1, 4, "ends without 0I1"),
-        ("0F0,0I0", 1, 3, "ends without 0W0"),
+        ("0F0,(0F1;0B1)OVERLAP_F_B,0B0", 1, 2, "stands before 0F1 (forward of microbatch 1, stage 0), which it needs"),
+        ("0F0,0F1,0B0", 1, 4, "ends without 0I1 or 0B1 (input gradient of microbatch 1, stage 0)"),
+        ("0F0,0I0", 1, 3, "ends without 0W0 (weight gradient of microbatch 0, stage 0)"),
         ("0F0,0F2,0B0,0B2", 1, 5, "ends without 0F1"),
         ("0F0,0B0\n1F0", 2, 2, "ends without 1I0"),
         ("0F0,0B0\n2F0,2B0", 2, 1, "stage 2 makes 3 stages"),
-        ("0F0,0B0,1F0,1B0\n", 1, 2, "stands before 1I0"),
+        ("0F0,0B0,1F0,1B0\n", 1, 2, "stands before 1I0 or 1B0"),
         ("0F0,0B0,1F0\n1B0", 1, 3, "stands on the wrong row, stage 1 is on row 2"),
         ("0F0,0F65536", 1, 2, "beyond 65536"),
         ("0F0,99999999F0", 1, 2, "beyond 65536"),
         ("0F99999999", 1, 1, "beyond 65536"),
         ("0F0,9999999999F0", 1, 2, "not an action"),
         (WITH_MESSAGES.replace("0SEND_F1,", ""), 1, 9, "ends without 0SEND_F1"),
-        (WITH_MESSAGES.replace("1RECV_F1,", ""), 2, 5, "1F1 stands before 1RECV_F1"),
+        (WITH_MESSAGES.replace("1RECV_F1,", ""), 2, 5, "stands before 1RECV_F1 (activations received of microbatch 1, stage 1)"),
         (WITH_MESSAGES.replace("0F0,0SEND_F0", "0SEND_F0,0F0"), 1, 1, "stands before 0F0"),
         (WITH_MESSAGES.replace("1SEND_B0", "1SEND_B0,1SEND_B0"), 2, 6, "stands twice"),
         (WITH_MESSAGES.replace("1SEND_B0", "1SEND_B0,1SEND_F0"), 2, 6, "moves nothing"),
@@ -137,6 +137,7 @@ def test_every_fault_is_refused_with_its_row_and_column(text, row, column, said)
         parse(text, "x.csv")
     assert str(caught.value).startswith(f"x.csv: row {row}, column {column}: ")
     assert said in str(caught.value)
+    assert caught.value.hint
 
 
 def test_files_that_are_no_text_are_refused(tmp_path: Path):
@@ -147,7 +148,7 @@ def test_files_that_are_no_text_are_refused(tmp_path: Path):
     with pytest.raises(InputError, match="empty"):
         read_csv(path)
     path.write_bytes(b"0F0,0B0\n1F0,\xff1B0\n")
-    with pytest.raises(InputError, match="row 2, column 2: not UTF-8"):
+    with pytest.raises(InputError, match="row 2, column 2: byte 0xff is not UTF-8"):
         read_csv(path)
 
 
