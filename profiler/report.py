@@ -6,6 +6,7 @@ Pure: from the fit and the measured rows to a table or a JSON object. It does no
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ from hydraplan.files.profilefile import Measurement, ProfileHeader
 from hydraplan.profiler.fit import COMPONENTS, predicted_s, rows_of, undisturbed_s
 
 PROFILE_JSON_VERSION = 1
+
+WIDTH, INDENT = 80, 47
+"""Columns of the table, and of those before the last, in which longer fits go on below."""
 
 
 class ComponentError(NamedTuple):
@@ -40,7 +44,7 @@ def _error(name: str, fit: CostFit, points: Sequence[Measurement]) -> ComponentE
 
 
 def as_text(header: ProfileHeader, errors: Sequence[ComponentError]) -> str:
-    """A table, one line a coefficient, under one line that says measured or analytic."""
+    """A table of 80 columns, a row a coefficient, below a line that says measured or analytic."""
     lines = [f"{header.device}, model {header.model.name}: {_mode(header)}", ""]
     lines.append(f"{'component':<20}{'points':>7}{'median':>9}{'worst':>9}  fit")
     for error in errors:
@@ -49,13 +53,19 @@ def as_text(header: ProfileHeader, errors: Sequence[ComponentError]) -> str:
             for value in (error.median_error, error.worst_error)
         )
         coefficient = _coefficient(getattr(header.fit, error.name))
-        lines.append(f"{error.name:<20}{error.num_points:>7}{shown}  {coefficient}")
+        lines += _row(f"{error.name:<20}{error.num_points:>7}{shown}", coefficient)
     pod = () if header.fit.pod_p2p is None else ("pod_p2p",)
     for name in ("fabric_all_to_all", "fabric_p2p", *pod):
         coefficient = _coefficient(getattr(header.fit, name))
         source = "as node" if header.mode == "measured" else "-"
-        lines.append(f"{name:<20}{0:>7}{source:>9}{'-':>9}  {coefficient}")
+        lines += _row(f"{name:<20}{0:>7}{source:>9}{'-':>9}", coefficient)
     return "\n".join(lines)
+
+
+def _row(head: str, coefficient: str) -> list[str]:
+    """The lines of a row."""
+    first, *more = wrap(coefficient, WIDTH - INDENT)
+    return [f"{head:<{INDENT}}{first}", *(" " * INDENT + line for line in more)]
 
 
 def as_object(path: Path, header: ProfileHeader, errors: Sequence[ComponentError]) -> str:

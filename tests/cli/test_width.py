@@ -42,6 +42,11 @@ COMMANDS = [
     ["show", "a.run"],
     ["execute", "a.plan", "--simulate", "--trials", "2", "--noise", "jitter=0.3,straggler=1.4,"
      "moving=1.4,transient=2.0,heavytail=0.3,link=0.2,preempt=0.01,window=0.5"],
+    ["profile", "--device", "analytic", "--cluster", "h100-sxm", "--model", "tiny", "-o", "q"],
+    ["pipeline", "--schedule", "1f1b", "--pp", "2000", "--microbatches", "2", "--comm", "1e12"],
+    ["pipeline", "--schedule", "zb-v", "--pp", "3", "--microbatches", "2", "-o", "a.csv"],
+    ["pipeline", "--schedule", "a.csv"],
+    ["export", "a.plan", "--format", "pytorch-csv", "-o", "b.csv"],
 ]  # fmt: skip
 
 
@@ -67,3 +72,16 @@ def test_a_sentence_in_a_pipe_is_one_line(
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("Plan: ")
     assert last.endswith(" s simulated")
+
+
+def test_an_error_is_one_line_whatever_the_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run(["pipeline", "--schedule", "nope", "--pp", "4", "--microbatches", "1"]) == 2
+    error, empty, hint = capsys.readouterr().err.splitlines()
+    assert (error, empty) == ("error: unknown schedule 'nope'", "")
+    assert hint.startswith("hint: known: gpipe, 1f1b, ")
+    assert hint.endswith(", auto, or a FILE.csv")
+    assert run(["pipeline", "--schedule", "1f1b", "--pp", "x", "--microbatches", "1"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 3
