@@ -122,6 +122,8 @@ class Search:
     `exact_status`: one of `EXACT_STATUS`, "" for every other strategy. `bound_s`: no placement
     of this batch in as many microbatches has a smaller fullest slot, loads summed as in
     `planner.placement.exact`; `fullest_slot_s`: that of this plan, summed alike; seconds.
+    `ops_status`, `ops_bound_s`, `ops_time_s`: the same of the op order of schedule `exact`, run on
+    one lane that is the busiest of every microbatch; `ops_deterministic_s`: work of the solver.
     """
 
     window_min: int
@@ -141,11 +143,20 @@ class Search:
     exact_status: str = ""
     bound_s: float = float("nan")
     fullest_slot_s: float = float("nan")
+    ops_status: str = ""
+    ops_bound_s: float = float("nan")
+    ops_time_s: float = float("nan")
+    ops_deterministic_s: float = float("nan")
 
     @property
     def bound_gap(self) -> float:
         """How far the fullest slot is above the bound, relative; NaN where there is no bound."""
         return self.fullest_slot_s / self.bound_s - 1 if self.bound_s > 0 else float("nan")
+
+    @property
+    def ops_gap(self) -> float:
+        """How far the op order is above its bound, relative; NaN where there is no bound."""
+        return self.ops_time_s / self.ops_bound_s - 1 if self.ops_bound_s > 0 else float("nan")
 
 
 @dataclass(frozen=True, slots=True)

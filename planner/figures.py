@@ -13,6 +13,7 @@ from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.claims import order_claims, row_claims, search_claims
 from hydraplan.planner.lower_bound import bound_s
 from hydraplan.planner.open_request import open_request
+from hydraplan.planner.pipeline.ops_claims import ops_claims
 from hydraplan.planner.pipeline.planned import PLANNED, canonical
 from hydraplan.planner.pipeline.schedules import layout_of
 from hydraplan.planner.pipeline.simulator import simulate
@@ -136,13 +137,14 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     yield from claims
     if not claims and not np.isnan(batch.search.load_target_s):
         yield from point_claims(request, batch.search, batch.num_microbatches)
-    load_s = slot_times(cost, placed, batch.num_microbatches).load_s
-    yield from order_claims(options, request.orders, batch.microbatch_order, load_s)
+    slots = slot_times(cost, placed, batch.num_microbatches)
+    yield from order_claims(options, request.orders, batch.microbatch_order, slots.load_s)
     yield from row_claims(cost, options, batch.sequences)
     loads_s = load_of(cost, placed.length_tokens, placed.ulysses_size, placed.ring_size)
     if not _same(loads_s, placed.predicted_s):
         yield "predicted_s of some sequence is not what its length and degree cost"
     yield from exact_claims(cost, batch.strategy, batch.search, placed, batch.num_microbatches)
+    yield from ops_claims(options.pipeline, batch.search, slots, batch.schedule)
     for stage, (start, end) in enumerate(zip(*predicted(timeline), strict=True)):
         for name, now, then in (
             ("start", start, batch.predicted_start_s[stage]),

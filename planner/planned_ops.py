@@ -65,7 +65,17 @@ def with_ops(request: Request, options: PlanOptions, draft: Draft) -> tuple[Draf
     moved = replace(draft.sequences, microbatch=position[draft.sequences.microbatch])
     if options.live_microbatches is not None:
         _check_limit(request.cost, options, found.schedule, slots.rows[:, found.order])
-    return replace(draft, sequences=moved, microbatch_order=found.name), found.schedule
+    search = draft.search
+    if found.proof is not None:
+        search = replace(
+            search,
+            ops_status=found.proof.status,
+            ops_bound_s=found.proof.bound_s,
+            ops_time_s=found.proof.time_s,
+            ops_deterministic_s=found.proof.deterministic_s,
+        )
+    made = replace(draft, sequences=moved, microbatch_order=found.name, search=search)
+    return made, found.schedule
 
 
 def memory_of(cost: CostModel, options: PlanOptions, slots: SlotTimes) -> Memory:

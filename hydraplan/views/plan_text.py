@@ -8,7 +8,7 @@ from typing import TypeVar
 from hydraplan.errors import printable
 from hydraplan.invariants import CAPS
 from hydraplan.metrics import FIGURES, mean_figures
-from hydraplan.model import CHOOSING, ON_RANKS, BatchPlan, BatchSummary
+from hydraplan.model import CHOOSING, ON_RANKS, BatchPlan, BatchSummary, Search
 from hydraplan.planheader import PlanHeader
 from hydraplan.views import console
 from hydraplan.views.options_text import changed_options, options_object
@@ -52,6 +52,7 @@ def batch_object(plan: BatchSummary) -> dict[str, object]:
         "window_is_empty": search.window_min > search.window_max,
         **{name: getattr(search, name) for name in search.__dataclass_fields__},
         "bound_gap": search.bound_gap,
+        "ops_gap": search.ops_gap,
         **{name: plan.figures[name] for name in FIGURES},
     }
 
@@ -97,6 +98,8 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
     for b in shown:
         if b.search.exact_status:
             console.emit(f"batch {b.batch}: {_exactness(b)}")
+        if b.search.ops_status:
+            console.emit(f"batch {b.batch}: {_exact_ops(b.search)}")
     console.emit()
     status = _total(b.status for b in batches)
     for text in _not_placed(status):
@@ -186,6 +189,16 @@ def _exactness(plan: BatchSummary) -> str:
         f"{search.exact_status}: fullest slot {search.fullest_slot_s:.4g} s, bound"
         f" {search.bound_s:.4g} s, gap {search.bound_gap:.2%} (loads summed; no placement in"
         f" {plan.num_microbatches} microbatches is below the bound)"
+    )
+
+
+def _exact_ops(search: Search) -> str:
+    """What schedule `exact` proved: status, time on one lane, bound, gap and the work it took."""
+    return (
+        f"op order {search.ops_status}: {search.ops_time_s:.4g} s on one lane, bound"
+        f" {search.ops_bound_s:.4g} s, gap {search.ops_gap:.2%} after"
+        f" {search.ops_deterministic_s:.3g} deterministic seconds (no op order within the limit is"
+        " below the bound)"
     )
 
 

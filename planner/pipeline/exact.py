@@ -30,8 +30,9 @@ from hydraplan.metrics import shares
 from hydraplan.model import IntArray, Op, OpKind, Schedule
 from hydraplan.planner.cp_sat import cp_sat, solved
 from hydraplan.planner.pipeline.memory import Memory
-from hydraplan.planner.pipeline.portfolio import ROOM, portfolio
+from hydraplan.planner.pipeline.portfolio import fastest
 from hydraplan.planner.pipeline.simulator import simulate, waits_for
+from hydraplan.planner.pipeline.static_orders import ROOM
 from hydraplan.route import NOWHERE, Route
 from hydraplan.route import route as named
 from hydraplan.slots import SlotTimes
@@ -52,7 +53,7 @@ class ExactOrder:
     """An op order and what is known of faster ones; times of one lane, seconds.
 
     `status`: "optimal" if no order within the limit is faster by more than the rounding.
-    `bound_s`: none is faster than that.
+    `bound_s`: none is faster than that. `deterministic_s`: work of the solver, in its own measure.
     """
 
     schedule: Schedule
@@ -60,6 +61,7 @@ class ExactOrder:
     time_s: float
     bound_s: float
     num_ops: int
+    deterministic_s: float
 
     @property
     def gap(self) -> float:
@@ -78,7 +80,7 @@ def solve_order(
 
     Args:
         deterministic_s: CP-SAT's measure of work; two to ten CPU seconds each.
-        hint: An order within the limit, B and W apart; None: the portfolio's.
+        hint: An order within the limit, B and W apart; None: `portfolio.fastest`.
         keep_order: Forwards enter the first stage in the order of their numbers.
 
     Raises:
@@ -94,7 +96,7 @@ def solve_order(
             "use --pipeline portfolio, or fewer microbatches",
         )
     module = cp_sat("--pipeline exact", "--pipeline portfolio")
-    hint = hint or portfolio(lane, memory)
+    hint = hint or fastest(lane, memory)
     run = _scaled(lane)
     model, begins, end = _model(module, run, memory, keep_order)
     _add_hint(model, begins, end, run, hint)
@@ -113,6 +115,7 @@ def solve_order(
         time_s=time_s,
         bound_s=min(bound * run.unit_s * (1 - 1e-12), time_s),
         num_ops=num_ops,
+        deterministic_s=float(solver.response_proto.deterministic_time),
     )
 
 

@@ -15,7 +15,8 @@ from hydraplan.planner.pipeline.list_schedule import list_schedule
 from hydraplan.planner.pipeline.memory import Memory
 from hydraplan.planner.pipeline.one_lane import one_lane
 from hydraplan.planner.pipeline.order import neighbour
-from hydraplan.planner.pipeline.portfolio import ROOM, best_rules
+from hydraplan.planner.pipeline.portfolio import best_rules
+from hydraplan.planner.pipeline.static_orders import ROOM
 from hydraplan.route import route as named
 from hydraplan.slots import SlotTimes
 

@@ -7,6 +7,7 @@ Source: ours.
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -33,6 +34,33 @@ def mean_lane(slots: SlotTimes) -> SlotTimes:
         one_lane(slots),
         op_s=slots.op_s.mean(axis=3, keepdims=True),
         boundary_s=slots.boundary_s.mean(axis=0, keepdims=True),
+    )
+
+
+def few_lanes(slots: SlotTimes, most: int) -> SlotTimes:
+    """At most so many lanes: each is the busiest of some that lie next to each other.
+
+    Two of them are connected where lanes on both sides of their border are.
+    """
+    lanes = len(slots.rows)
+    if lanes <= most:
+        return slots
+    first = np.arange(most) * lanes // most
+    work_s = slots.op_s.sum(axis=0)
+    busiest = np.stack(
+        [
+            low + work_s[:, :, low:high].argmax(axis=2)
+            for low, high in pairwise([*first.tolist(), lanes])
+        ],
+        axis=2,
+    )
+    lead = np.where(slots.component[first] < first[:, None], -1, np.arange(most)[:, None])
+    return replace(
+        slots,
+        op_s=np.take_along_axis(slots.op_s, busiest[None], axis=3),
+        rows=np.maximum.reduceat(slots.rows, first),
+        component=np.maximum.accumulate(lead),
+        boundary_s=np.maximum.reduceat(slots.boundary_s, first),
     )
 
 

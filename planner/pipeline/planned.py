@@ -5,7 +5,8 @@ portfolio, the exact search, and `auto`, the fastest of everything that keeps to
 same way through the chunks. Each can be asked for the microbatches in several orders, and the best
 of these can be searched on; microbatches are then numbered as they enter the first stage.
 
-What is compared is always the noise-free run of all lanes.
+What is compared is the noise-free run of all lanes; for `portfolio` the mean over the noise
+scenarios (`scenarios`).
 
 Source: ours; which schedules there are is the field's.
 """
@@ -19,38 +20,43 @@ import numpy as np
 from hydraplan.errors import Infeasible
 from hydraplan.metrics import shares
 from hydraplan.model import IntArray, Schedule
-from hydraplan.planner.pipeline.exact import solve_order
+from hydraplan.planner.pipeline.exact import ExactOrder, solve_order
 from hydraplan.planner.pipeline.joint_search import joint_order
 from hydraplan.planner.pipeline.memory import Memory
 from hydraplan.planner.pipeline.one_lane import one_lane, reordered
 from hydraplan.planner.pipeline.order import SEARCHED, searched_order
-from hydraplan.planner.pipeline.portfolio import ROOM, portfolio
+from hydraplan.planner.pipeline.portfolio import fastest, finalists, portfolio
+from hydraplan.planner.pipeline.scenarios import scorer
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.pipeline.simulator import simulate
+from hydraplan.planner.pipeline.static_orders import static_names, static_orders, within
 from hydraplan.planner.pipeline.zero_bubble import zero_bubble
 from hydraplan.route import NOWHERE, route
 from hydraplan.slots import SlotTimes
 
 Make = Callable[[SlotTimes, Memory], Schedule]
 
+ALIKE = 1e-12
+"""Relative: times this close are one."""
+
 
 def exact(times: SlotTimes, memory: Memory) -> Schedule:
-    """The exact order of one lane, microbatches as they are numbered, or the portfolio's.
+    """The exact order of one lane, microbatches as they are numbered, or the fastest finalist.
 
     Whichever is faster on all lanes. Errors as `exact.solve_order`.
     """
-    return _exact(times, memory, keep_order=True)
+    return _exact(times, memory, keep_order=True).schedule
 
 
 def auto(times: SlotTimes, memory: Memory) -> Schedule:
-    """The fastest of portfolio, heuristic and every static schedule within the limit.
+    """The fastest of the portfolio's finalists, heuristic and static schedules within the limit.
 
     `exact` is left out: it takes seconds.
 
     Raises:
         Infeasible: Not even one microbatch at a time is within the limit.
     """
-    return _fastest(times, [portfolio(times, memory), *canonical_orders(times, memory)])
+    return _fastest(times, [*finalists(times, memory), *canonical_orders(times, memory)])
 
 
 PLANNED: dict[str, Make] = {
@@ -65,32 +71,9 @@ PLANNED: dict[str, Make] = {
 
 def canonical_orders(times: SlotTimes, memory: Memory) -> Iterator[Schedule]:
     """Static schedules on this way through the chunks within the limit, and the heuristic's."""
-    _, stages, chunks, _, count = times.op_s.shape
-    for name in static_names(times):
-        schedule = SCHEDULES[name].make(stages, count, chunks)
-        if within(schedule, memory, chunks):
-            yield schedule
-    if chunks == 1:
+    yield from static_orders(times, memory)
+    if times.op_s.shape[2] == 1:
         yield zero_bubble(times, memory)
-
-
-def static_names(times: SlotTimes) -> list[str]:
-    """Schedules of the table that go this way through the chunks and that a plan may ask for."""
-    stages, chunks = times.op_s.shape[1:3]
-    way = times.route or route("loop", stages, chunks)
-    return [
-        name
-        for name, pipeline in SCHEDULES.items()
-        if not pipeline.simulated_only
-        and (pipeline.chunks == chunks or (pipeline.chunks is None and chunks > 1))
-        and np.array_equal(route(pipeline.route, stages, chunks).before, way.before)
-    ]
-
-
-def within(schedule: Schedule, memory: Memory, num_chunks: int) -> bool:
-    """Whether no stage ever holds more than the limit."""
-    peak = max(memory.peak(ops, num_chunks) for ops in schedule)
-    return peak <= memory.limit * (1 + ROOM)
 
 
 def canonical(name: str, times: SlotTimes, memory: Memory) -> Schedule:
@@ -104,18 +87,25 @@ def canonical(name: str, times: SlotTimes, memory: Memory) -> Schedule:
 
 
 class Ordered(NamedTuple):
-    """Microbatches in an order (`order[i]` runs i-th) of that name, and ops numbered alike."""
+    """Microbatches in an order (`order[i]` runs i-th) of that name, and ops numbered alike.
+
+    `score_s`: what it is chosen by. `proof`: what CP-SAT says of it where it was asked.
+    """
 
     iteration_s: float
     name: str
     order: IntArray
     schedule: Schedule
+    score_s: float
+    proof: ExactOrder | None = None
 
 
 def plan_ops(
     pipeline: str, times: SlotTimes, memory: Memory, orders: dict[str, IntArray], search: bool
 ) -> Ordered:
-    """The fastest ops over the given microbatch orders; `auto`: no static schedule is faster.
+    """The best ops over the given microbatch orders.
+
+    For `auto` and `portfolio` no static schedule within the limit is better, whatever its order.
 
     Args:
         pipeline: A name in `PLANNED` or `SCHEDULES`.
@@ -125,20 +115,21 @@ def plan_ops(
     Raises:
         Infeasible: No op order within the limit.
     """
-    quick = "portfolio" if pipeline == "exact" else pipeline
+    quick = "auto" if pipeline == "exact" else pipeline
     tried = [_with(quick, times, memory, name, order) for name, order in orders.items()]
-    best = min(tried, key=_time_s)
+    best = min(tried, key=_score_s)
     for look in _looks(quick) if search else ():
         now, room = reordered(times, best.order), _reordered(memory, best.order)
         order = best.order[look(now, room, best.schedule)]
-        best = min(best, _with(quick, times, memory, SEARCHED, order), key=_time_s)
-    if pipeline == "auto" and search:
+        best = min(best, _with(quick, times, memory, SEARCHED, order), key=_score_s)
+    if quick in ("auto", "portfolio") and search:
         rivals = [_static(name, times, memory, orders) for name in static_names(times)]
-        best = min([best, *(r for r in rivals if r is not None)], key=_time_s)
+        scored = [_scored(quick, times, r) for r in rivals if r is not None]
+        best = min([best, *scored], key=_score_s)
     if pipeline == "exact":
         now, room = reordered(times, best.order), _reordered(memory, best.order)
-        schedule = _exact(now, room, keep_order=not search)
-        best = _entering(best._replace(schedule=schedule), now)
+        found = _exact(now, room, keep_order=not search)
+        best = _entering(best._replace(schedule=found.schedule, proof=found), now)
     return best
 
 
@@ -164,11 +155,19 @@ def _with(pipeline: str, times: SlotTimes, memory: Memory, name: str, order: Int
     else:
         _, stages, chunks, _, count = now.op_s.shape
         schedule = SCHEDULES[pipeline].make(stages, count, chunks)
-    return Ordered(_iteration_s(now, schedule), name, order, schedule)
+    taken_s = _iteration_s(now, schedule)
+    return _scored(pipeline, times, Ordered(taken_s, name, order, schedule, taken_s))
 
 
-def _time_s(planned: Ordered) -> float:
-    return planned.iteration_s
+def _scored(pipeline: str, times: SlotTimes, found: Ordered) -> Ordered:
+    """With the score that this schedule is chosen by: under noise for the portfolio."""
+    if pipeline != "portfolio":
+        return found
+    return found._replace(score_s=scorer(reordered(times, found.order))(found.schedule))
+
+
+def _score_s(found: Ordered) -> float:
+    return found.score_s
 
 
 def _static(
@@ -201,19 +200,21 @@ def _entering(planned: Ordered, times: SlotTimes) -> Ordered:
         tuple(op._replace(microbatch=number[op.microbatch]) for op in ops)
         for ops in planned.schedule
     )
-    moved = entry != sorted(entry)
-    return Ordered(
-        _iteration_s(times, planned.schedule),
-        SEARCHED if moved else planned.name,
-        planned.order[entry],
-        schedule,
+    moved, taken_s = entry != sorted(entry), _iteration_s(times, planned.schedule)
+    name = SEARCHED if moved else planned.name
+    return Ordered(taken_s, name, planned.order[entry], schedule, taken_s, planned.proof)
+
+
+def _exact(times: SlotTimes, memory: Memory, keep_order: bool) -> ExactOrder:
+    """What CP-SAT found, or the hint where that is faster on all lanes."""
+    lane, hint = one_lane(times), fastest(times, memory)
+    found = solve_order(lane, memory, hint=hint, keep_order=keep_order)
+    best = _fastest(times, [found.schedule, hint])
+    time_s = _iteration_s(lane, best)
+    proven = time_s <= found.time_s * (1 + ALIKE)
+    return replace(
+        found, schedule=best, time_s=time_s, status=found.status if proven else "feasible"
     )
-
-
-def _exact(times: SlotTimes, memory: Memory, keep_order: bool) -> Schedule:
-    hint = portfolio(times, memory)
-    found = solve_order(one_lane(times), memory, hint=hint, keep_order=keep_order)
-    return _fastest(times, [hint, found.schedule])
 
 
 def _fastest(times: SlotTimes, schedules: Iterable[Schedule]) -> Schedule:

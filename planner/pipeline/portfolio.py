@@ -1,15 +1,16 @@
 """Portfolio: one op order per rule of priority, all scored side by side under noise.
 
-List scheduling makes an order a rule in a fraction of a millisecond. Every order is then walked
-through on all noise scenarios at once, the same draws for all: one scenario without noise, the
-others with jitter on every op and one stage slower than planned. The few best by half the
-noise-free time and half the mean of the others are run on all lanes without noise; the fastest
-there is returned. One lane stands for all: once their busiest, once their mean.
+List scheduling makes an order a rule in a fraction of a millisecond, on one lane that stands for
+all: their busiest, their mean, and the busiest with its ops evened more and more. Orders made for
+even ops are regular; they lose some time as planned, and less than others when something is slow.
+Every order is then walked through on all noise scenarios at once (`scenarios`), on the busiest lane
+and on the mean one. The few best of each, by score and by the time as planned, run on all lanes
+beside the static schedules within the limit; the best score is returned.
 
 Source: ours; Conductor names a strong heuristic to clone, not this one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import cast
 
@@ -27,86 +28,103 @@ from hydraplan.planner.pipeline.list_schedule import (
     list_schedule,
 )
 from hydraplan.planner.pipeline.memory import Memory
+from hydraplan.planner.pipeline.noise import Shape
 from hydraplan.planner.pipeline.one_lane import mean_lane, one_lane
+from hydraplan.planner.pipeline.scenarios import factors, scorer, weights
 from hydraplan.planner.pipeline.simulator import simulate
-from hydraplan.route import Route
+from hydraplan.planner.pipeline.static_orders import ROOM, static_orders
 from hydraplan.route import route as named
 from hydraplan.slots import SlotTimes
 
-SCENARIOS = 8
-JITTER, STRAGGLER = 0.1, 1.2
-"""Of the noise scenarios: spread (log-normal) of every op, slowness of the slow stage."""
-FINALISTS = 6
-"""Orders of each lane that are run on all lanes."""
-WAITS = (
-    (0.0, NEVER, NEVER),
-    (0.0, NEVER, 0.5),
-    (0.0, 0.75, NEVER),
-    (0.0, 0.25, NEVER),
-    (0.0, 0.5, 0.0),
-    (1.0, NEVER, NEVER),
-    (1.0, NEVER, 0.5),
+FINALISTS = 4
+"""Orders that are run on all lanes, of each lane and measure."""
+EVENED = (0.75, 0.25, 0.0)
+"""Powers to which the differences of ops are brought where ops are planned on evened times."""
+ONE_CHUNK = (
+    (1.0, 1.0, NEVER, NEVER),
+    (1.0, 1.0, NEVER, 0.5),
+    (1.5, 0.0, NEVER, NEVER),
+    (1.5, 0.0, NEVER, 0.5),
+    (1.5, 1.0, NEVER, 0.5),
+    (2.0, 0.0, NEVER, NEVER),
+    (2.0, 0.0, NEVER, 0.5),
+    (2.0, 1.0, NEVER, NEVER),
+    (NEVER, 0.0, NEVER, NEVER),
+    (NEVER, 0.0, 0.75, NEVER),
+    (NEVER, 0.0, 0.25, NEVER),
 )
-"""Of a rule: `f_first`, `f_wait`, `w_wait`."""
-ROOM = 1e-12
-"""Relative: what sums of activations may round."""
+CHUNKS = (
+    (NEVER, 0.0, NEVER, NEVER),
+    (NEVER, 1.0, NEVER, NEVER),
+    (NEVER, 0.0, 0.75, NEVER),
+)
+"""Of a rule: `depth`, `f_first`, `f_wait`, `w_wait`. What is left of all combinations on real and
+made-up batches: what others add to the best time and the best score is below 0.1% on average."""
 
 
 def rules(num_chunks: int) -> list[Rule]:
     """Every rule that is tried; several chunks ask for other choices than one."""
     if num_chunks == 1:
-        return [
-            Rule(depth, f_first, f_wait, w_wait, backlog, by)
-            for depth, (f_first, f_wait, w_wait), backlog, by in product(
-                (1.0, 1.25, 1.5, 2.0, NEVER), WAITS, (0.0, 2.0, NEVER), (ARRIVAL, LONGEST)
-            )
-        ]
-    return [
-        Rule(depth, f_first, f_wait, w_wait, NEVER, by, whole)
-        for depth, (f_first, f_wait, w_wait), by, whole in product(
-            (0.75, 1.0, NEVER), WAITS, (ARRIVAL, DEEPEST, LONGEST), (0.0, 1.0)
-        )
-    ]
+        return [Rule(*first, by=by) for first, by in product(ONE_CHUNK, (ARRIVAL, LONGEST))]
+    ties = product(CHUNKS, (ARRIVAL, DEEPEST, LONGEST), (0.0, 1.0))
+    return [Rule(*first, by=by, whole=whole) for first, by, whole in ties]
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
     """Op orders in which nothing waits for a later one, one a row: arrays (orders, ops).
 
-    `kind` 0 F, 1 B, 2 W; `node` = stage * chunks + chunk. `score_s`, shape (orders, scenarios):
-    seconds of every scenario, the first without noise. `rule`: the rule that made each.
+    `kind` 0 F, 1 B, 2 W; `node` = stage * chunks + chunk. `rule`: the rule that made each, and
+    `end_s` when its last op ends on the lane it was made for.
     """
 
     kind: IntArray
     node: IntArray
     microbatch: IntArray
-    score_s: FloatArray
     rule: FloatArray
+    end_s: FloatArray
+
+    def rows(self, which: IntArray) -> "Orders":
+        """Some of them."""
+        return Orders(*(getattr(self, f.name)[which] for f in fields(self)))
 
 
 def portfolio(times: SlotTimes, memory: Memory) -> Schedule:
-    """The fastest of the finalists; deterministic.
+    """The best by `scenarios.scorer` of finalists and static schedules; deterministic.
 
     Raises:
         Infeasible: Some microbatch alone is beyond the limit.
     """
+    return min([*finalists(times, memory), *static_orders(times, memory)], key=scorer(times))
+
+
+def fastest(times: SlotTimes, memory: Memory) -> Schedule:
+    """The finalist that is fastest on all lanes, without noise. Errors as `portfolio`."""
+    return min(finalists(times, memory), key=lambda s: shares(simulate(times, s))["iteration_s"])
+
+
+def finalists(times: SlotTimes, memory: Memory) -> list[Schedule]:
+    """Orders that are among the best of one lane, under noise or without. Errors as `portfolio`."""
     memory.check()
-    lanes = (one_lane,) if times.op_s.shape[3] == 1 else (one_lane, mean_lane)
-    finalists = [order for lane in lanes for order in _best(lane(times), memory)]
-    return min(finalists, key=lambda s: shares(simulate(times, s))["iteration_s"])
+    stages, chunks = times.op_s.shape[1:3]
+    lanes = [one_lane(times), mean_lane(times)][: times.op_s.shape[3]]
+    found = different([orders_of(lane, memory) for lane in (*lanes, *_evened(lanes[0]))], stages)
+    best: set[int] = set()
+    for lane in lanes:
+        score_s = walked_s(found, lane)
+        for merit in (score_s[:, 0], score_s @ weights(stages)):
+            best |= {*np.argsort(merit, kind="stable")[:FINALISTS].tolist()}
+    return [schedule_of(found, i, stages, chunks) for i in sorted(best)]
 
 
-def _best(lane: SlotTimes, memory: Memory) -> list[Schedule]:
-    """Different orders, best first."""
-    found = scored_orders(lane, memory)
-    _, different = np.unique(found.score_s, axis=0, return_index=True)  # same order, same times
-    merit = (found.score_s[:, 0] + found.score_s[:, 1:].mean(axis=1)) / 2
-    best = sorted(different.tolist(), key=lambda i: (merit[i], i))[:FINALISTS]
-    return [schedule_of(found, i, *lane.op_s.shape[1:3]) for i in best]
+def _evened(lane: SlotTimes) -> list[SlotTimes]:
+    """Lanes on which ops differ less, or not at all."""
+    mean_s = float(lane.op_s.mean())
+    return [replace(lane, op_s=lane.op_s**power * mean_s ** (1 - power)) for power in EVENED]
 
 
-def scored_orders(lane: SlotTimes, memory: Memory) -> Orders:
-    """The order of every rule that does not get stuck, and its time in every scenario."""
+def orders_of(lane: SlotTimes, memory: Memory) -> Orders:
+    """The order of every rule that does not get stuck."""
     stages, chunks, _, count = lane.op_s.shape[1:]
     way = lane.route or named("loop", stages, chunks)
     op_s = np.ascontiguousarray(lane.op_s[:, :, :, 0].reshape(3, stages * chunks, count))
@@ -114,21 +132,26 @@ def scored_orders(lane: SlotTimes, memory: Memory) -> Orders:
     kind, node, microbatch = (
         np.zeros((len(tried), 3 * stages * chunks * count), np.int64) for _ in range(3)
     )
-    kept = _all_orders(
-        tried, op_s, lane.boundary_s[0], way.before, way.after,
-        memory.live.astype(float), memory.frees, memory.limit * (1 + ROOM), kind, node, microbatch,
+    end_s = np.zeros(len(tried))
+    _all_orders(
+        tried, op_s, lane.boundary_s[0], way.before, way.after, memory.live.astype(float),
+        memory.frees, memory.limit * (1 + ROOM), kind, node, microbatch, end_s,
     )  # fmt: skip
-    kind, node, microbatch = kind[kept], node[kept], microbatch[kept]
-    score_s = _walked(kind, node, microbatch, lane, op_s, way)
-    return Orders(kind, node, microbatch, score_s, tried[kept])
+    return Orders(kind, node, microbatch, tried, end_s).rows(np.flatnonzero(end_s < np.inf))
+
+
+def different(parts: list[Orders], stages: int) -> Orders:
+    """All of them, each once: those whose stages run the same ops are the same."""
+    found = Orders(*(np.concatenate([getattr(o, f.name) for o in parts]) for f in fields(Orders)))
+    digest = np.zeros((len(found.kind), stages), np.int64)
+    _digest(found.kind, found.node, found.microbatch, digest)
+    return found.rows(np.sort(np.unique(digest, axis=0, return_index=True)[1]))
 
 
 def best_rules(lane: SlotTimes, memory: Memory, count: int) -> FloatArray:
     """So many rules whose orders end first without noise, one a row."""
-    found = scored_orders(lane, memory)
-    _, different = np.unique(found.score_s, axis=0, return_index=True)
-    best = sorted(different.tolist(), key=lambda i: (found.score_s[i, 0], i))[:count]
-    return found.rule[best]
+    found = different([orders_of(lane, memory)], lane.op_s.shape[1])
+    return found.rule[np.argsort(found.end_s, kind="stable")[:count]]
 
 
 def schedule_of(found: Orders, row: int, num_stages: int, num_chunks: int) -> Schedule:
@@ -141,33 +164,16 @@ def schedule_of(found: Orders, row: int, num_stages: int, num_chunks: int) -> Sc
     return tuple(tuple(ops) for ops in stages)
 
 
-def scenarios(num_stages: int, num_chunks: int, num_microbatches: int) -> FloatArray:
-    """Factors on the time of every op, (3, nodes, microbatches, scenarios); always the same."""
-    rng = np.random.default_rng(0)
-    shape = (3, num_stages * num_chunks, num_microbatches, SCENARIOS)
-    factor: FloatArray = np.exp(JITTER * rng.standard_normal(shape, np.float32)).astype(float)
-    factor[..., 0] = 1.0
-    for scenario in range(1, SCENARIOS):
-        slow = (scenario * num_stages // SCENARIOS) * num_chunks
-        factor[:, slow : slow + num_chunks, :, scenario] *= STRAGGLER
-    return factor
-
-
-def _walked(
-    kind: IntArray,
-    node: IntArray,
-    microbatch: IntArray,
-    lane: SlotTimes,
-    op_s: FloatArray,
-    way: Route,
-) -> FloatArray:
-    """Seconds of every order in every scenario."""
+def walked_s(found: Orders, lane: SlotTimes) -> FloatArray:
+    """Seconds of every order in every scenario of `scenarios.factors`, (orders, scenarios)."""
     stages, chunks, _, count = lane.op_s.shape[1:]
-    noisy_s = op_s[..., None] * scenarios(stages, chunks, count)
-    score_s = np.zeros((len(kind), SCENARIOS))
+    way = lane.route or named("loop", stages, chunks)
+    factor = factors(Shape(stages, chunks, count, 1)).reshape(3, stages * chunks, count, -1)
+    noisy_s = lane.op_s.reshape(3, stages * chunks, count, 1) * factor
+    score_s = np.zeros((len(found.kind), factor.shape[-1]))
     _walk(
-        kind, node, microbatch, noisy_s, lane.boundary_s[0], way.before, way.after,
-        lane.grad_sync_s, score_s,
+        found.kind, found.node, found.microbatch, noisy_s, lane.boundary_s[0], way.before,
+        way.after, lane.grad_sync_s, score_s,
     )  # fmt: skip
     return score_s
 
@@ -185,15 +191,25 @@ def _all_orders(
     kinds: IntArray,
     nodes: IntArray,
     microbatches: IntArray,
-) -> "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]":
-    """List-schedule under every rule; which of them came to an end."""
-    done = np.zeros(len(rules), np.bool_)
+    end_s: FloatArray,
+) -> None:
+    """List-schedule under every rule; fills when each ends, infinite where it gets stuck."""
     for i in range(len(rules)):
-        done[i] = np.inf > list_schedule(
+        end_s[i] = list_schedule(
             rules[i], op_s, boundary_s, before, after, live, frees, limit,
             kinds[i], nodes[i], microbatches[i],
         )  # fmt: skip
-    return done
+
+
+@compiled
+def _digest(kinds: IntArray, nodes: IntArray, microbatches: IntArray, digest: IntArray) -> None:
+    """Fill a number for the ops of every stage in their order; (orders, stages)."""
+    num_nodes = 1 + nodes[0].max()
+    for i in range(len(kinds)):
+        for j in range(kinds.shape[1]):
+            stage = nodes[i, j] * digest.shape[1] // num_nodes
+            op = (microbatches[i, j] * num_nodes + nodes[i, j]) * 3 + kinds[i, j] + 1
+            digest[i, stage] = (digest[i, stage] * 1_000_003 + op) % 2_147_483_647
 
 
 @compiled

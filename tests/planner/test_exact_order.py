@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hydraplan.errors import Infeasible
 from hydraplan.planner.pipeline.exact import MAX_OPS, solve_order
 from hydraplan.planner.pipeline.memory import Memory, even_memory
-from hydraplan.planner.pipeline.portfolio import portfolio
+from hydraplan.planner.pipeline.portfolio import fastest, portfolio
 from hydraplan.planner.pipeline.schedules import zb_h1
 from hydraplan.route import route
 from tests.planner.lanes import fastest_of_all, iteration_s, lane_times
@@ -79,7 +79,7 @@ def test_without_time_to_search_the_hint_is_returned_with_a_bound() -> None:
     )
     found = solve_order(times, memory, 1e-6)
     assert found.status == "feasible"
-    assert found.schedule == portfolio(times, memory)
+    assert found.schedule == fastest(times, memory)
     busiest_s = times.op_s.sum(axis=(0, 2, 3, 4)).max()
     assert 0.999 * busiest_s <= found.bound_s <= found.time_s
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,14 +15,10 @@ from hydraplan.planner.figures import check_figures
 from hydraplan.planner.pipeline.memory import Memory, even_memory
 from hydraplan.planner.pipeline.one_lane import reordered
 from hydraplan.planner.pipeline.order import ORDERS, microbatch_order, searched_order
-from hydraplan.planner.pipeline.planned import (
-    PLANNED,
-    canonical,
-    plan_ops,
-    static_names,
-    within,
-)
+from hydraplan.planner.pipeline.planned import PLANNED, canonical, plan_ops
+from hydraplan.planner.pipeline.scenarios import scorer
 from hydraplan.planner.pipeline.schedules import SCHEDULES, one_f_one_b, zb_h1
+from hydraplan.planner.pipeline.static_orders import static_names, static_orders, within
 from hydraplan.planner.plan import plan_batch, prepare
 from hydraplan.planner.planned_ops import stand_in
 from hydraplan.route import route
@@ -71,7 +69,28 @@ def rivals(stages: int, count: int) -> list[Schedule]:
     return [SCHEDULES[name].make(stages, count, 1) for name in ("gpipe", "1f1b", "zb-h1", "zb-h2")]
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=8, deadline=None)
+@given(
+    st.integers(0, 1 << 30), st.integers(1, 5), st.integers(1, 11), st.integers(1, 7),
+    st.sampled_from([1, 2]),
+)  # fmt: skip
+def test_no_static_schedule_has_a_better_score_than_the_portfolio_under_equal_memory(
+    seed: int, stages: int, lanes: int, count: int, chunks: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    times = random_lanes(seed, stages, lanes, count)
+    if chunks == 2:
+        times = replace(times, op_s=np.repeat(times.op_s, 2, axis=2))
+    live = times.rows.max(axis=0).astype(float)
+    memory = Memory(float(live.max()) * rng.uniform(1, 2 * stages + 1), live)
+    score_s = scorer(times)
+    best = PLANNED["portfolio"](times, memory)
+    assert within(best, memory, chunks)
+    for schedule in static_orders(times, memory):
+        assert score_s(best) <= score_s(schedule)
+
+
+@settings(max_examples=2, deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_nor_in_any_microbatch_order(seed: int) -> None:
     times = random_lanes(seed, 3, 2, 6)
@@ -80,9 +99,17 @@ def test_nor_in_any_microbatch_order(seed: int) -> None:
     best = plan_ops("auto", times, memory, orders, search=True)
     now = reordered(times, best.order)
     assert best.iteration_s == pytest.approx(iteration_s(now, best.schedule), rel=1e-12)
-    for name in ("1f1b", "zb-h1", "zb-h2"):
-        rival = plan_ops(name, times, memory, orders, search=True)
+    rivals = [plan_ops(name, times, memory, orders, search=True) for name in ("zb-h1", "zb-h2")]
+    for rival in rivals:
         assert best.iteration_s <= rival.iteration_s * (1 + 1e-12)
+    under_noise = plan_ops("portfolio", times, memory, orders, search=True)
+    now = reordered(times, under_noise.order)
+    assert under_noise.score_s == scorer(now)(under_noise.schedule)
+    for rival in rivals:
+        rival_s = scorer(reordered(times, rival.order))(rival.schedule)
+        assert under_noise.score_s <= rival_s or not within(
+            rival.schedule, replace(memory, live=memory.live[rival.order]), 1
+        )
 
 
 def test_searched_beats_named_orders_where_they_are_poor() -> None:

@@ -115,3 +115,18 @@ def test_exact_shows_status_fullest_slot_bound_and_gap(printed):
     found = batch_object(batch(search=search))
     assert found["bound_gap"] == pytest.approx(0.02)
     assert (found["exact_status"], found["bound_s"]) == ("feasible", 0.5)
+
+
+def test_an_exact_op_order_shows_status_time_bound_gap_and_work(printed):
+    search = replace(
+        OPEN, ops_status="optimal", ops_bound_s=0.5, ops_time_s=0.51, ops_deterministic_s=0.25
+    )
+    text = " ".join(printed(batch(search=search)).split())
+    assert (
+        "batch 0: op order optimal: 0.51 s on one lane, bound 0.5 s, gap 2.00% after 0.25"
+        " deterministic seconds (no op order within the limit is below the bound)"
+    ) in text
+    assert "op order" not in printed(batch(search=OPEN))
+    found = batch_object(batch(search=search))
+    assert found["ops_gap"] == pytest.approx(0.02)
+    assert (found["ops_status"], found["ops_deterministic_s"]) == ("optimal", 0.25)
