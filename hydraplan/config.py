@@ -168,7 +168,10 @@ def _load(shape: type[C], kind: Literal["model", "cluster"], name: str) -> C:
     except RecursionError:
         raise InputError(f"{kind} file {name} is nested too deeply") from None
     except ValidationError as error:
-        raise InputError(f"{kind} file {name}: {validation_text(error)}") from None
+        raise InputError(
+            f"{kind} file {name}: {validation_text(error)}",
+            f"a {kind} file holds {', '.join(shape.model_fields)}",
+        ) from None
     except ValueError as error:  # of TOML, or a number of thousands of digits
         raise InputError(f"{kind} file {name} is not TOML: {error}") from None
 
@@ -179,4 +182,29 @@ def validation_text(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"]) or "file"
     value = "" if isinstance(first["input"], dict) else f" (value {first['input']!r:.60})"
     more = "" if error.error_count() == 1 else f"; {error.error_count() - 1} more"
-    return f"{where}: {first['msg'].removeprefix('Value error, ')}{value}{more}"
+    said = _COMPLAINTS.get(first["type"], "")
+    text = said.format(**first.get("ctx", {})) if said else first["msg"].replace(*_THEIRS)
+    return f"{where}: {text.removeprefix('Value error, ')}{value}{more}"
+
+
+_COMPLAINTS = {
+    "missing": "is missing",
+    "extra_forbidden": "is no key that is known here",
+    "greater_than_equal": "must be at least {ge:.15g}",
+    "greater_than": "must be above {gt:.15g}",
+    "less_than_equal": "must be at most {le:.15g}",
+    "less_than": "must be below {lt:.15g}",
+    "finite_number": "must be a finite number",
+    "literal_error": "must be {expected}",
+    "bool_type": "must be true or false",
+    "json_invalid": "is no JSON: {error}",
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("string_type", "string_sub_type"), "must be text in quotes"),
+    **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+    **dict.fromkeys(("model_type", "dict_type"), "must be a section with keys of its own"),
+}
+"""Pydantic's kinds of complaints in our words, which name the limit."""
+
+_THEIRS = "Input should be", "must be"
+"""What it says of rarer ones."""

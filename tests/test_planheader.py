@@ -41,20 +41,20 @@ def test_a_footer_without_the_younger_options_reads_with_their_defaults() -> Non
         ({"min_degree": 3}, "min_degree: neither a power of two up to ranks 8 nor 8 (value 3)"),
         ({"min_degree": 16}, "min_degree: neither a power of two up to ranks 8 nor 8 (value 16)"),
         ({"ranks": 6, "min_degree": 8}, "min_degree: neither a power of two up to ranks 6 nor 6"),
-        ({"min_degree": 0}, "min_degree: Input should be greater than or equal to 1"),
+        ({"min_degree": 0}, "min_degree: must be at least 1 (value 0)"),
         (
             {"microbatches": 6, "microbatch_multiple": 4},
             "microbatch_multiple: does not divide microbatches 6 (value 4)",
         ),
-        ({"max_groups": 0}, "max_groups: Input should be greater than or equal to 1"),
-        ({"engine": "tree"}, "engine: Input should be 'nested' or 'ring'"),
+        ({"max_groups": 0}, "max_groups: must be at least 1 (value 0)"),
+        ({"engine": "tree"}, "engine: must be 'nested' or 'ring' (value 'tree')"),
         ({"rank_speed": (1.0, 0.5)}, "rank_speed: 2 factors for 8 ranks"),
         (
             {"rank_speed": (0.0,) * 8},
-            "rank_speed.0: Input should be greater than or equal",
+            "rank_speed.0: must be at least 0.001 (value",
         ),
-        ({"rank_speed": (float("nan"),) * 8}, "rank_speed.0: Input should be"),
-        ({"rank_speed": (1001.0,) * 8}, "rank_speed.0: Input should be less than or equal"),
+        ({"rank_speed": (float("nan"),) * 8}, "rank_speed.0: must be a finite number (value nan)"),
+        ({"rank_speed": (1001.0,) * 8}, "rank_speed.0: must be at most 1000 (value 1001.0)"),
     ],
 )
 def test_an_option_that_cannot_be_is_named_with_its_value_and_limit(

@@ -72,7 +72,10 @@ class Noise:
         for each in fields(self):
             value, low, high = getattr(self, each.name), each.metadata["low"], each.metadata["high"]
             if not low <= value <= high:
-                raise InputError(f"noise {each.name}={value:g} is not from {low:g} to {high:g}")
+                raise InputError(
+                    f"noise {each.name}={value:g} is not from {low:g} to {high:g}",
+                    f"{each.default:g} is none",
+                )
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -102,18 +105,26 @@ def parse_noise(text: str) -> Noise:
     """
     found: dict[str, float] = {}
     for part in [] if text.strip() == "none" else text.split(","):
-        name, given, value = (word.strip() for word in part.partition("="))
-        if name not in SOURCES or not given:
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name == "none":
             raise InputError(
-                f"--noise {text!r}: {part.strip()!r} is not SOURCE=VALUE",
-                f"none, or a comma list; sources: {', '.join(SOURCES)}",
+                f"--noise {text!r}: none stands among sources", "leave it out, or use it alone"
+            )
+        if name not in SOURCES:
+            raise InputError(
+                f"--noise {text!r}: {name!r} is no source of noise",
+                f"none, or SOURCE=VALUE with commas between; sources: {', '.join(SOURCES)}",
             )
         if name in found:
-            raise InputError(f"--noise {text!r} names {name} twice")
+            raise InputError(f"--noise {text!r} names {name} twice", "leave one of them out")
         try:
             found[name] = float(value)
         except ValueError:
-            raise InputError(f"--noise {text!r}: {name}={value!r} is no number") from None
+            limits = next(f.metadata for f in fields(Noise) if f.name == name)
+            raise InputError(
+                f"--noise {text!r}: {name} has {f'{value!r}, no number' if value else 'no value'}",
+                f"{name}=NUMBER, from {limits['low']:g} to {limits['high']:g}",
+            ) from None
     return Noise(**found)
 
 

@@ -64,13 +64,13 @@ def test_none_and_values_that_change_nothing_are_no_noise() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "'' is not SOURCE=VALUE"),
-        ("jitter", "'jitter' is not SOURCE=VALUE"),
-        ("jiter=0.3", "'jiter=0.3' is not SOURCE=VALUE"),
-        ("none,jitter=1", "'none' is not SOURCE=VALUE"),
-        ("jitter=0.3,", "'' is not SOURCE=VALUE"),
-        ("jitter=x", "jitter='x' is no number"),
-        ("jitter=", "jitter='' is no number"),
+        ("", "'' is no source of noise"),
+        ("none,jitter=", "none stands among sources"),
+        ("jitter=", "jitter has no value"),
+        ("jitter", "jitter has no value"),
+        ("jiter=0.3", "'jiter' is no source of noise"),
+        ("jitter=0.3,", "'' is no source of noise"),
+        ("jitter=x", "jitter has 'x', no number"),
         ("jitter=0.1,jitter=0.2", "names jitter twice"),
         ("jitter=-0.1", "noise jitter=-0.1 is not from 0 to 3"),
         ("jitter=nan", "noise jitter=nan is not from 0 to 3"),
@@ -81,8 +81,15 @@ def test_none_and_values_that_change_nothing_are_no_noise() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_value_and_limit(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message.replace("'", ".")):
+    with pytest.raises(InputError, match=message.replace("'", ".")) as caught:
         parse_noise(text)
+    assert caught.value.hint
+
+
+def test_the_hint_on_a_value_tells_its_limits() -> None:
+    with pytest.raises(InputError) as caught:
+        parse_noise("straggler=")
+    assert caught.value.hint == "straggler=NUMBER, from 1 to 100"
 
 
 @pytest.mark.parametrize("source", SOURCES)
