@@ -3,10 +3,11 @@
 Where the window is open, a balanced placement comes before a somewhat faster one with a
 straggling slot: such a straggler hides in the pipeline only as long as nothing else is late. It
 may cost at most `BALANCE_WORTH` over the fastest. Among equals, time at right and at wrong costs
-together decides.
+together decides. Small batches are filled so many times that balance is found under an empty
+window too, and counts alike.
 
-Small batches get more candidates than the search finds by itself; those are let in only where
-the plan becomes no slower by them.
+They get more candidates than the search finds by itself; those are let in only where the plan
+becomes no slower by them, or balanced at no more than that.
 
 Source: our own.
 """
@@ -15,6 +16,7 @@ from math import inf
 
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.search import BALANCED
+from hydraplan.planner.placement.tight_fill import is_small
 from hydraplan.planner.placement.trial import Finalist, best_order_s, both_s, time_s
 
 BALANCE_WORTH = 0.025
@@ -33,24 +35,33 @@ def choice(
 
 
 def straggles(request: Request, imbalance: float) -> bool:
-    """Whether a slot imbalance is larger than one that the window leaves open."""
-    return not request.window.is_empty and imbalance > BALANCED
+    """Whether a slot imbalance is larger than one that the window, or smallness, leaves open."""
+    return imbalance > BALANCED and (not request.window.is_empty or is_small(request))
 
 
 def _rank(request: Request, run: Finalist) -> tuple[bool, float]:
-    """Smaller is better: balance first where the window is open, then time, right and wrong."""
+    """Smaller is better: balance first where it is open, then time, right and wrong."""
     return straggles(request, run.built.slot_imbalance), both_s(run)
 
 
 def no_slower(
     request: Request, runs: list[Finalist], memory: Draft | None, more: list[Finalist]
 ) -> list[Finalist]:
-    """Those of `more` that are no slower than the plan would be without them, in any order."""
+    """Those of `more` that are no slower than the plan would be without them, in any order.
+
+    Or that are balanced where it is not, and slower by no more than that is worth.
+    """
     _, fastest, chosen = choice(request, runs)
     limit_s = best_order_s(request, chosen) if more and chosen else inf
     if memory and fastest and limit_s > memory.iteration_s:
         limit_s = min(memory.iteration_s, best_order_s(request, fastest))
-    return [run for run in more if time_s(run) <= limit_s]
+    uneven = chosen is not None and straggles(request, chosen.built.slot_imbalance)
+
+    def worth(run: Finalist) -> float:
+        balances = uneven and not straggles(request, run.built.slot_imbalance)
+        return 1 + BALANCE_WORTH if balances else 1
+
+    return [run for run in more if time_s(run) <= limit_s * worth(run)]
 
 
 def unbeaten(request: Request, runs: list[Finalist], plan: Finalist) -> list[Finalist]:
@@ -62,3 +73,13 @@ def unbeaten(request: Request, runs: list[Finalist], plan: Finalist) -> list[Fin
         if (uneven and not straggles(request, run.built.slot_imbalance))
         or best_order_s(request, run) <= time_s(plan)
     ]
+
+
+def outbalanced(request: Request, plan: Draft, chosen: Finalist | None) -> bool:
+    """Whether a plan straggles, and the chosen one does not and is worth its time against it."""
+    return (
+        chosen is not None
+        and straggles(request, plan.slot_imbalance)
+        and not straggles(request, chosen.built.slot_imbalance)
+        and time_s(chosen) <= plan.iteration_s * (1 + BALANCE_WORTH)
+    )

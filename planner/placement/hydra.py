@@ -4,15 +4,15 @@ A search over the number of microbatches M, the quantum theta and the rank-work 
 (`search`). Points are placed in the order of what they promise; the placements that look best
 are sized exactly and run, as they are and with costs off by a few percent.
 
-Where the window is open, balance comes before time (`choice`). What that costs under the noise-free
-model stands in the plan (`fastest_load_driven_s` beside `load_driven_s`). If nothing is balanced,
-counts from all over the window follow. The memory-sized plan is always a candidate, so the result
-is never slower than it; the plan says which won.
+Where the window is open or the batch small, balance comes before time (`choice`). What that costs
+under the noise-free model stands in the plan (`fastest_load_driven_s` beside `load_driven_s`). If
+nothing is balanced, counts from all over the window follow. The memory-sized plan is always a
+candidate, so the result is never slower than it; the plan says which won.
 
 Small batches are also filled many times (`tight_fill`), and if they have few sequences, planned in
 the order of their rows: that order is legal too, and where little can be chosen the search now and
 then finds the better plan there. What comes of it is a finalist where it is no slower than the plan
-would be without it.
+would be without it, or balanced where that is not.
 
 Where tapered microbatches are asked for (`taper`), some are tried around the number of even ones
 that was chosen, and returned if they are faster at right and wrong costs together.
@@ -26,7 +26,13 @@ from dataclasses import replace
 from math import inf, log
 
 from hydraplan.errors import Infeasible
-from hydraplan.planner.placement.choice import choice, no_slower, straggles, unbeaten
+from hydraplan.planner.placement.choice import (
+    choice,
+    no_slower,
+    outbalanced,
+    straggles,
+    unbeaten,
+)
 from hydraplan.planner.placement.draft import Draft, Request, draft
 from hydraplan.planner.placement.memory_ffd import place_memory_sized
 from hydraplan.planner.placement.search import (
@@ -89,8 +95,9 @@ def place_hydra(request: Request) -> Draft:
         memories.append(kept_memory)
         tries += kept_tries
     tries += tight
-    memory = min((m for m in memories if m), key=lambda d: d.iteration_s, default=None)
     best, fastest, chosen = choice(request, runs)
+    standing = [memory, *(m for m in memories[1:] if m and not outbalanced(request, m, chosen))]
+    memory = min((m for m in standing if m), key=lambda d: d.iteration_s, default=None)
     if chosen and request.tapered:
         tapers = [trial_of(request, p) for p in _tapered(request, chosen.point.num_microbatches)]
         tries += tapers
@@ -162,8 +169,7 @@ def _in_input_order(
 
 def _has_few(request: Request) -> bool:
     """Whether the batch has few sequences, and is small in as few microbatches as there may be."""
-    fewest = request.microbatches or request.window.memory
-    return len(request.sequences) <= FEW and is_small(request, fewest)
+    return len(request.sequences) <= FEW and is_small(request)
 
 
 def _tight(request: Request, tries: list[Trial | None]) -> list[Trial]:

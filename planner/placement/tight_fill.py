@@ -96,9 +96,10 @@ def tight_fillings(request: Request, peak_s: dict[int, float]) -> list[tuple[Poi
     return found
 
 
-def is_small(request: Request, num_microbatches: int) -> bool:
-    """Whether a batch in so many microbatches is filled many times."""
-    return len(request.sequences) + request.cost.ranks * num_microbatches <= SMALL
+def is_small(request: Request, num_microbatches: int | None = None) -> bool:
+    """Whether a batch is filled many times, in so many microbatches or the fewest there may be."""
+    count = num_microbatches or request.microbatches or request.window.memory
+    return len(request.sequences) + request.cost.ranks * count <= SMALL
 
 
 def lot_of(request: Request) -> Lot:

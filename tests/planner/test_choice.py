@@ -12,15 +12,32 @@ from hypothesis import strategies as st
 from hydraplan.errors import Infeasible
 from hydraplan.planner.placement import choice as module
 from hydraplan.planner.placement import hydra
-from hydraplan.planner.placement.choice import BALANCE_WORTH, choice, no_slower, straggles, unbeaten
+from hydraplan.planner.placement.choice import (
+    BALANCE_WORTH,
+    choice,
+    no_slower,
+    outbalanced,
+    straggles,
+    unbeaten,
+)
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.hydra import FEW, MOST_CANDIDATES, place_hydra, place_once
 from hydraplan.planner.placement.search import BALANCED
+from hydraplan.planner.placement.tight_fill import SMALL
 from hydraplan.planner.placement.trial import Finalist
 from tests.planner.cases import long_tailed, mix, request_for
 
-OPEN = cast(Request, SimpleNamespace(window=SimpleNamespace(is_empty=False)))
-EMPTY = cast(Request, SimpleNamespace(window=SimpleNamespace(is_empty=True)))
+
+def asked(empty: bool, count: int) -> Request:
+    window = SimpleNamespace(is_empty=empty, memory=2)
+    request = SimpleNamespace(
+        window=window, microbatches=None, sequences=range(count), cost=SimpleNamespace(ranks=8)
+    )
+    return cast(Request, request)
+
+
+OPEN, EMPTY = asked(empty=False, count=1_000), asked(empty=True, count=SMALL + 1)
+EMPTY_SMALL = asked(empty=True, count=SMALL - 2 * 8)
 
 
 def run(time_s: float, imbalance: float = 1.0, wrong_s: float | None = None) -> Finalist:
@@ -41,6 +58,7 @@ def test_a_balanced_run_may_cost_what_balance_is_worth() -> None:
     dear = run(1.0 + BALANCE_WORTH + 1e-6)
     assert choice(OPEN, [uneven, dear]) == (dear, uneven, uneven)
     assert choice(EMPTY, [uneven, even]) == (uneven, uneven, uneven)
+    assert choice(EMPTY_SMALL, [uneven, even]) == (even, uneven, even)
     assert choice(OPEN, []) == (None, None, None)
 
 
@@ -57,6 +75,24 @@ def test_more_runs_come_in_only_if_the_plan_gets_no_slower() -> None:
     memory = cast(Draft, SimpleNamespace(iteration_s=1.006))
     assert no_slower(OPEN, known, memory, more) == []  # the fastest is, since memory beats it
     assert no_slower(OPEN, [], None, more) == more
+
+
+@pytest.mark.usefixtures("_one_order")
+def test_a_balanced_run_comes_in_beside_an_uneven_plan_for_what_balance_is_worth() -> None:
+    known, even = [run(1.0, BALANCED + 0.01)], run(1.0 + BALANCE_WORTH)
+    dear, uneven = run(1.0 + BALANCE_WORTH + 1e-6), run(1.01, BALANCED + 0.01)
+    assert no_slower(EMPTY_SMALL, known, None, [even, dear, uneven]) == [even]
+    assert no_slower(EMPTY, known, None, [even, dear, uneven]) == []
+
+
+def test_a_straggling_plan_gives_way_to_a_balanced_one_that_costs_no_more_than_balance() -> None:
+    plan = cast(Draft, SimpleNamespace(iteration_s=1.0, slot_imbalance=BALANCED + 0.01))
+    even, dear = run(1.0 + BALANCE_WORTH), run(1.0 + BALANCE_WORTH + 1e-6)
+    assert outbalanced(EMPTY_SMALL, plan, even)
+    assert not outbalanced(EMPTY_SMALL, plan, dear)
+    assert not outbalanced(EMPTY, plan, even)
+    assert not outbalanced(EMPTY_SMALL, plan, run(1.0, BALANCED + 0.01))
+    assert not outbalanced(EMPTY_SMALL, plan, None)
 
 
 @pytest.mark.usefixtures("_one_order")
