@@ -26,7 +26,11 @@ from hydraplan.files.trialsfile import Trials, write_trials
 from hydraplan.metrics import planned_live_peaks
 from hydraplan.model import BatchPlan, Timeline
 from hydraplan.planner.pipeline.noise import Noise, draw, shape_of
-from hydraplan.planner.pipeline.noisy_run import noisy_run, noisy_timeline
+from hydraplan.planner.pipeline.noisy_run import (
+    noisy_run,
+    noisy_timeline,
+    with_pool_barrier,
+)
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.slots import SlotTimes, slot_times
 from hydraplan.version import __version__
@@ -41,10 +45,12 @@ def simulate_run(
     force: bool,
     noise: Noise | None = None,
     trials: int = 1,
+    pool_barrier: bool = False,
 ) -> Run:
     """Simulate `steps` steps (default: every batch once) and return the run.
 
-    Without `output` the run folder is gone when this returns.
+    Without `output` the run folder is gone when this returns. `pool_barrier`: all lanes of a stage
+    meet in every F and B.
 
     Raises:
         InvalidPlan: The plan breaks an invariant.
@@ -69,6 +75,7 @@ def simulate_run(
         data="none",
         noise=str(noise),
         trials=trials,
+        pool_barrier=pool_barrier,
     )
     visited = [read_valid_batch(plan, i) for i in range(min(num_steps, plan.header.num_batches))]
     peaks = {b.batch: Peaks(None, planned_live_peaks(cost, b)) for b in visited}
@@ -82,6 +89,7 @@ def simulate_run(
                 placed = batch.sequences.placed()
                 if noise.active or batch.batch not in quiet:
                     slots = slot_times(cost, placed, batch.num_microbatches)
+                    slots = with_pool_barrier(slots) if pool_barrier else slots
                     quiet[batch.batch] = _step(
                         slots, batch, noise, trials, seed, step, cost.node_ranks
                     )

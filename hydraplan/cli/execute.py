@@ -43,6 +43,14 @@ def execute(
             help="Draws of the noise.  [default: 200, without noise 1]",
         ),
     ] = None,
+    pool_barrier: Annotated[
+        bool,
+        typer.Option(
+            "--pool-barrier",
+            help="Of --simulate: all lanes meet in every microbatch, as expert parallelism makes"
+            " them.",
+        ),
+    ] = False,
     steps: Annotated[
         int | None,
         typer.Option("--steps", min=1, help="Optimizer steps.  [default: every batch once]"),
@@ -79,7 +87,10 @@ def execute(
         given = {"--data": data, "--learning-rate": learning_rate, "--timeout": timeout}
         for option, value in given.items():
             if value is not None:
-                raise InputError(f"{option} has no use with --simulate, nothing is trained")
+                raise InputError(
+                    f"{option} has no use with --simulate, nothing is trained",
+                    f"leave {option} out",
+                )
         drawn = Noise() if noise is None else parse_noise(noise)
         run = simulate_run(
             plan,
@@ -89,11 +100,19 @@ def execute(
             force=force,
             noise=drawn,
             trials=trials or (TRIALS if drawn.active else 1),
+            pool_barrier=pool_barrier,
         )
     else:
         for option, asked in (("--noise", noise), ("--trials", trials)):
             if asked is not None:
-                raise InputError(f"{option} {asked} has no use without --simulate")
+                raise InputError(
+                    f"{option} {asked} has no use without --simulate", f"leave {option} out"
+                )
+        if pool_barrier:
+            raise InputError(
+                "--pool-barrier has no use without --simulate: what is executed has no experts",
+                "leave --pool-barrier out",
+            )
         from hydraplan.executor.run import execute as execute_run
 
         run = execute_run(

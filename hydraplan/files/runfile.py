@@ -94,7 +94,7 @@ class RunHeader(Config):
     """Footer of the files of a run. `data` is the file ids came from, or "generated".
 
     `noise` and `trials`: what a simulated run was drawn from, and how often; its steps and ops are
-    those of the first trial.
+    those of the first trial. `pool_barrier`: its lanes met in every F and B.
     """
 
     schema_version: Literal[1] = RUN_SCHEMA_VERSION
@@ -111,6 +111,7 @@ class RunHeader(Config):
     data: str
     noise: str = "none"
     trials: PositiveInt = 1
+    pool_barrier: bool = False
 
 
 class Step(NamedTuple):

@@ -48,6 +48,7 @@ def run_json(run: Run) -> dict[str, Any]:
         result |= {
             "noise": run.header.noise,
             "trials": run.header.trials,
+            "pool_barrier": run.header.pool_barrier,
             "nominal_s_mean": trials.nominal_s,
             "causes": causes_json(trials),
         }
@@ -69,6 +70,7 @@ def run_title(run: Run) -> str:
     where = f"measured on {run.header.device}"
     if run.header.mode == "simulated":
         where = f"simulated with its {run.header.device}"
+        where += ", all lanes meeting in every microbatch" if run.header.pool_barrier else ""
     return printable(
         f"{run.header.plan_name}: {where}, pp {options.pp} x ranks {options.ranks},"
         f" {run.header.dtype}"

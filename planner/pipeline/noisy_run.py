@@ -60,20 +60,15 @@ def noisy_run(
     seed: int = 0,
     step: int = 0,
     node_ranks: int = 1,
-    barrier: bool = False,
 ) -> NoisyRun:
     """Run a batch so many times, each under draws of its own; see `noise.draw`.
 
     Args:
         node_ranks: Neighbouring lanes of a stage that are preempted together.
-        barrier: Whether all lanes of a stage meet in every F and B, as experts spread over the pool
-            make them.
 
     Raises:
         Infeasible: The op order of some stage can never go on.
     """
-    if barrier:
-        slots = replace(slots, component=np.zeros_like(slots.component))
     plain = run_ops(load_of(slots), schedule, way_of(slots))
     nominal_s = float(_iteration_s(slots, schedule, plain)[0])
     own_s, found = planned_s(slots, schedule), []
@@ -102,6 +97,14 @@ def noisy_run(
         without_s={name: whole[f"without {name}"] for name in noise.active},
         lost_s={name: whole[f"lost {name}"] for name in (*CAUSES, *noise.active)},
     )
+
+
+def with_pool_barrier(slots: SlotTimes) -> SlotTimes:
+    """The same, all lanes of a stage meeting in every F and B, as experts over the pool make them.
+
+    What they exchange there is not counted, only that they wait for each other.
+    """
+    return replace(slots, component=np.zeros_like(slots.component))
 
 
 def trial_s(slots: SlotTimes, schedule: Schedule, draws: Draws) -> FloatArray:

@@ -11,7 +11,7 @@ from hydraplan.files.planfile import open_plan, read_batch
 from hydraplan.files.runfile import open_run, read_timeline
 from hydraplan.metrics import planned_live_peaks, shares
 from hydraplan.planner.pipeline.noise import parse_noise
-from hydraplan.planner.pipeline.noisy_run import noisy_run
+from hydraplan.planner.pipeline.noisy_run import noisy_run, with_pool_barrier
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.slots import slot_times
 from tests.builders import Place
@@ -152,10 +152,48 @@ def test_without_noise_all_trials_are_the_same_and_the_interval_has_no_width(pla
     [
         (["--noise", "jitter=0.3"], "--noise jitter=0.3 has no use without --simulate"),
         (["--trials", "3"], "--trials 3 has no use without --simulate"),
-        (["--simulate", "--noise", "jiter=1"], "'jiter=1' is not SOURCE=VALUE"),
+        (["--pool-barrier"], "--pool-barrier has no use without --simulate"),
+        (["--simulate", "--noise", "jiter=1"], "'jiter' is no source of noise"),
         (["--simulate", "--noise", "jitter=4"], "noise jitter=4 is not from 0 to 3"),
     ],
 )
 def test_noise_that_cannot_be_drawn_is_refused(plan, capsys, extra, message):
     assert command(["execute", str(plan), *extra]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_pool_barrier_lets_all_lanes_meet_in_every_microbatch(tmp_path, capsys):
+    """Each lane has a long microbatch of its own, which the other waits for."""
+    crossed = [Place(4000, 0), Place(10, 1), Place(10, 0, 1, 1, 1), Place(4000, 1, 1, 1, 1)]
+    plan = write_test_plan(tmp_path / "x.plan", [crossed, crossed[::-1]], pp=2, ranks=2)
+    asked = ["execute", str(plan), "--simulate", "--json"]
+    kept = tmp_path / "met.run"
+    assert command([*asked, "--pool-barrier", "-o", str(kept)]) == 0
+    met = json.loads(capsys.readouterr().out)
+    assert command(asked) == 0
+    apart = json.loads(capsys.readouterr().out)
+    assert (met["pool_barrier"], apart["pool_barrier"]) == (True, False)
+    assert met["iteration_s_mean"] > 1.2 * apart["iteration_s_mean"]
+    opened = open_plan(plan)
+    for step in range(2):
+        batch = read_batch(opened, step)
+        slots = slot_times(
+            opened.header.cost_model(), batch.sequences.placed(), batch.num_microbatches
+        )
+        timeline = read_timeline(open_run(kept), step)
+        assert shares(timeline) == pytest.approx(
+            shares(simulate(with_pool_barrier(slots), batch.schedule))
+        )
+        for ops, start, end in zip(
+            timeline.schedule, timeline.start_s, timeline.end_s, strict=True
+        ):
+            meet = [op.kind != "W" for op in ops]
+            assert (end[meet] == end[meet][:, :1]).all()
+            assert start.shape == end.shape
+    assert command(["show", str(kept)]) == 0
+    assert "profile, all lanes meeting in every microbatch, pp 2" in capsys.readouterr().out
+    noisy = [*asked, "--pool-barrier", "--noise", "jitter=0.2", "--trials", "3"]
+    assert command(noisy) == 0
+    assert json.loads(capsys.readouterr().out)["nominal_s_mean"] == pytest.approx(
+        met["iteration_s_mean"]
+    )

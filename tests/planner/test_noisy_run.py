@@ -19,7 +19,12 @@ from hydraplan.planner.pipeline.noise import (
     parse_noise,
     shape_of,
 )
-from hydraplan.planner.pipeline.noisy_run import noisy_run, noisy_timeline, trial_s
+from hydraplan.planner.pipeline.noisy_run import (
+    noisy_run,
+    noisy_timeline,
+    trial_s,
+    with_pool_barrier,
+)
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.pipeline.spells import NONE, sorted_spells, stretched_s
@@ -374,7 +379,7 @@ def test_a_barrier_lets_all_lanes_of_a_stage_meet_in_every_microbatch() -> None:
     slots = tiny(lanes=2)
     slots.op_s[0, 0, 0, :, :] = [[1.0, 9.0], [9.0, 1.0]]  # each lane has one long forward
     free = noisy_run(slots, ONE_BY_ONE, Noise(), trials=1)
-    met = noisy_run(slots, ONE_BY_ONE, Noise(), trials=1, barrier=True)
+    met = noisy_run(with_pool_barrier(slots), ONE_BY_ONE, Noise(), trials=1)
     assert free.nominal_s == 29 + 8
     assert met.nominal_s == 29 + 16
     assert met.lost_s["group_wait"] == 8 / 2  # on stage 0 each lane waits 8 s, on stage 1 nobody
