@@ -22,6 +22,7 @@ from hydraplan.model import IntArray, Sequences
 from hydraplan.planheader import PlanHeader
 
 NO_LABEL = -1
+CPU = torch.device("cpu")
 
 Tokens = Callable[[int, int], IntArray]
 """(sequence_id, length_tokens) -> the first ids of that input row, shape (length_tokens,)."""
@@ -105,7 +106,9 @@ def count_labels(placed: Sequences, batch: int) -> int:
     return total
 
 
-def load_slot(layout: RankLayout, placed: Sequences, tokens: Tokens) -> Slot:
+def load_slot(
+    layout: RankLayout, placed: Sequences, tokens: Tokens, device: torch.device = CPU
+) -> Slot:
     """Ids and labels of the rows that `layout` gives this rank."""
     length = dict(_pairs(placed))
     ids = np.zeros(layout.rows, np.int64)
@@ -117,7 +120,8 @@ def load_slot(layout: RankLayout, placed: Sequences, tokens: Tokens) -> Slot:
         ids[rows] = whole[positions]
         follows = positions + 1 < len(whole)
         labels[rows[follows]] = whole[positions[follows] + 1]
-    return Slot(layout, *(torch.from_numpy(a) for a in (ids, labels, layout.positions)))
+    held = (ids, labels, layout.positions)
+    return Slot(layout, *(torch.from_numpy(array).to(device) for array in held))
 
 
 def _pairs(placed: Sequences) -> list[tuple[int, int]]:

@@ -68,11 +68,16 @@ def weight_shapes(
     return shapes
 
 
-def initial_weights(shapes: dict[str, tuple[int, ...]], seed: int, compute: torch.dtype) -> Weights:
+def initial_weights(
+    shapes: dict[str, tuple[int, ...]],
+    seed: int,
+    compute: torch.dtype,
+    device: torch.device | None = None,
+) -> Weights:
     """Weights that require gradients: ones for norms, else normal with variance 1 / rows.
 
-    Drawn in float64 and rounded to the accumulator of `compute`, so every process that asks
-    for a name under one seed and dtype holds the same bits.
+    Drawn on the CPU in float64 and rounded to the accumulator of `compute`, so every process that
+    asks for a name under one seed and dtype holds the same bits.
     """
     weights = {}
     for name, shape in shapes.items():
@@ -83,7 +88,7 @@ def initial_weights(shapes: dict[str, tuple[int, ...]], seed: int, compute: torc
             generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "little") >> 1)
             fan_in = shape[1] if name == "embedding" else shape[0]
             value = torch.randn(shape, generator=generator, dtype=torch.float64) * fan_in**-0.5
-        weights[name] = value.to(ACCUMULATOR[compute]).requires_grad_()
+        weights[name] = value.to(device, ACCUMULATOR[compute]).requires_grad_()
     return weights
 
 
@@ -102,7 +107,8 @@ def rotary_angles(
 ) -> tuple[Tensor, Tensor]:
     """Cosine and sine of every row's position, each (T, 1, D / 2), from float64 angles."""
     half = model.head_dim // 2
-    frequency = ROPE_BASE ** (-torch.arange(half, dtype=torch.float64) / half)
+    index = torch.arange(half, dtype=torch.float64, device=positions_T.device)
+    frequency = ROPE_BASE ** (-index / half)
     angle = positions_T.to(torch.float64)[:, None, None] * frequency
     precision = ACCUMULATOR[compute]
     return angle.cos().to(precision), angle.sin().to(precision)

@@ -43,7 +43,7 @@ from hydraplan.model import BatchPlan, FloatArray
 from hydraplan.version import __version__
 from hydraplan.views.console import note
 
-DEVICE = "cpu"
+DEVICE = torch.device("cpu")
 """What real execution runs on so far."""
 
 PUT_OFF = (signal.SIGTERM, signal.SIGINT)
@@ -80,7 +80,7 @@ def execute(
     header = RunHeader(
         tool_version=__version__,
         mode="measured",
-        device=DEVICE,
+        device=DEVICE.type,
         dtype=job.dtype,
         plan_name=path.name,
         plan_digest=job.digest,
@@ -107,10 +107,11 @@ def set_up(world: World, job: Job, run: RunHeader | None = None) -> Worker:
     groups = create_groups(world, inner_ranges(placed), job.timeout_s)
     compute = getattr(torch, job.dtype)
     header, route = job.header, job.header.cost_model().route
-    stage = build_stage(header.model, header.layers, route, world.stage, job.seed, compute)
-    kernel = choose_kernel(torch.device(DEVICE), compute)
+    stage = build_stage(header.model, header.layers, route, world.stage, job.seed, compute, DEVICE)
+    kernel = choose_kernel(DEVICE, compute)
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return Worker(groups, route, stage, kernel, local_size == os.environ.get("WORLD_SIZE"))
+    is_one_host = local_size == os.environ.get("WORLD_SIZE")
+    return Worker(groups, route, stage, kernel, is_one_host, DEVICE)
 
 
 def run_step(worker: Worker, job: Job, batch: BatchPlan) -> Measured | None:
@@ -118,7 +119,7 @@ def run_step(worker: Worker, job: Job, batch: BatchPlan) -> Measured | None:
     world = worker.groups.world
     placed = batch.sequences.placed()
     slots = [
-        load_slot(rank_layout(placed, m, world.lane), placed, job.tokens)
+        load_slot(rank_layout(placed, m, world.lane), placed, job.tokens, worker.device)
         for m in range(batch.num_microbatches)
     ]
     valid_tokens = count_labels(placed, batch.batch)

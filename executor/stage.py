@@ -98,6 +98,7 @@ def build_stage(
     stage: int,
     seed: int,
     compute: torch.dtype,
+    device: torch.device | None = None,
 ) -> Stage:
     """The stage's weights, drawn from the seed; `layers[stage][chunk]` counts decoder layers."""
     chunks = tuple(
@@ -109,7 +110,7 @@ def build_stage(
     shapes: dict[str, tuple[int, ...]] = {}
     for chunk in chunks:
         shapes |= weight_shapes(model, *chunk)
-    return Stage(model, chunks, compute, initial_weights(shapes, seed, compute))
+    return Stage(model, chunks, compute, initial_weights(shapes, seed, compute, device))
 
 
 def layer_ranges(layers: tuple[tuple[int, ...], ...], route: Route) -> list[list[range]]:

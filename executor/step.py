@@ -11,7 +11,9 @@ it is done.
 
 Measured times: start when an op's inputs are there, end when it is done, busy = CPU seconds
 of the worker's thread in between. What lies between end - start and busy is waiting: for
-members of its groups, or for a core where ranks share one.
+members of its groups, or for a core where ranks share one. A GPU is waited for at both ends of
+an op, on the computing stream alone, so that no message on its way holds up the clock; busy is then
+all of end - start. Nothing else in a step waits for it. No step has run on one yet.
 """
 
 import time
@@ -47,6 +49,7 @@ class Worker:
     stage: Stage
     kernel: AttentionKernel
     is_one_host: bool
+    device: torch.device
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ def run_batch(
         stage.model.hidden_size,
         stage.compute,
         iter(receives),
+        worker.device,
     )
     held = Held(rows, len(stage.chunks), input_gradient_frees(stage.model))
     batch = _Batch(worker, slots, valid_tokens, transport, held)
@@ -103,8 +107,10 @@ def run_batch(
     assert not batch.handed
     assert batch.held.tokens() == 0
     _sum_gradients(stage.weights, worker.groups)
+    _settle(worker.device)
     sync_end_s = time.perf_counter() - origin_s
-    return StepResult(np.array(op_s), sync_end_s, batch.loss, batch.held.peak_tokens)
+    loss = _added(batch.losses, valid_tokens)
+    return StepResult(np.array(op_s), sync_end_s, loss, batch.held.peak_tokens)
 
 
 @dataclass(slots=True)
@@ -117,16 +123,20 @@ class _Batch:
     transport: Transport
     held: Held
     handed: dict[Message, Tensor] = field(default_factory=dict)
-    loss: float = 0.0
+    losses: list[Tensor] = field(default_factory=list)
 
     def run(self, op: Op) -> tuple[float, float, float]:
         """Do one op; start, end and busy seconds."""
         world, route = self.worker.groups.world, self.worker.route
         try:
             needed = self._arrived(incoming(world.stage, op, route))
+            _settle(self.worker.device)
             start_s, start_cpu_s = time.perf_counter(), time.thread_time()
             made = self._done(op, needed)
+            _settle(self.worker.device)
             end_s, busy_s = time.perf_counter(), time.thread_time() - start_cpu_s
+            if self.worker.device.type == "cuda":
+                busy_s = end_s - start_s
         except (RuntimeError, RunFailed) as error:
             where = f", chunk {op.chunk}" if route.num_chunks > 1 else ""
             what = f"{op.kind} of microbatch {op.microbatch}{where}"
@@ -175,8 +185,22 @@ class _Batch:
         passed = worker.stage.forward(chunk, slot, incoming_TC, attend)
         self.held.passed[m, chunk] = passed
         if worker.stage.chunks[chunk].is_last:
-            self.loss += float(passed.output.detach()) / self.valid_tokens
+            self.losses.append(passed.output.detach())
         return passed.output.detach()
+
+
+def _added(losses: Sequence[Tensor], valid_tokens: int) -> float:
+    """This worker's part of the loss, in the order of its forwards."""
+    total = 0.0
+    for loss in losses:
+        total += float(loss) / valid_tokens
+    return total
+
+
+def _settle(device: torch.device) -> None:
+    """Let a GPU finish what it was asked to compute; a CPU has done so when an op returns."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def _sum_gradients(weights: Weights, groups: Groups) -> None:

@@ -1,12 +1,14 @@
-"""Activations and gradients between the stages of one lane: tagged and non-blocking.
+"""Activations and gradients between the stages of one lane: non-blocking, tagged or in order.
 
 Messages go in the order of the lowered list. Shapes come from the plan (rows of the slot
 x hidden_size), so no shape ever travels, and none travels of a slot without rows. A receive is
 posted `RECEIVES_AHEAD` places before its own in the list, which tags make safe, so that data can
-come while a stage works. A send is a rendezvous on gloo and never says by itself that it is
-over, so its tensor is kept until `SENDS_AHEAD` later ones are posted, or to the end of the
-batch, and then waited for. That is never worse than to send blocking, and lowered lists are
-free of deadlock even then.
+come while a stage works. On a GPU tags mean nothing (NCCL) and none is posted ahead: what is issued
+is then the lowered list itself, which is free of deadlock on ordered transports too.
+
+A send is a rendezvous on gloo and never says by itself that it is over, so its tensor is kept
+until `SENDS_AHEAD` later ones are posted, or to the end of the batch, and then waited for. That
+is never worse than to send blocking, and lowered lists are free of deadlock even then.
 """
 
 import re
@@ -27,7 +29,7 @@ FIRST_TAG = 2**20
 """Tags below belong to the ring attention of the kernels."""
 
 RECEIVES_AHEAD = 4
-"""Receives posted before their turn. Any number is safe; more cost memory."""
+"""Receives posted before their turn, by tag. Any number is safe; more cost memory."""
 
 SENDS_AHEAD = 4
 """Sends that may be on their way when the list goes on. Any number is safe; more cost memory,
@@ -41,7 +43,7 @@ class Transport:
     """Messages of one batch on one process.
 
     `rows[microbatch]` of this lane and `hidden_size` give each shape; `receives` are those of
-    the lowered list of this lane, in its order.
+    the lowered list of this lane, in its order. On a CPU messages are told apart by their tags.
     """
 
     world: World
@@ -50,12 +52,14 @@ class Transport:
     hidden_size: int
     dtype: torch.dtype
     receives: Iterator[Message]
+    device: torch.device
     _posted: dict[Message, tuple[Tensor, dist.Work]] = field(default_factory=dict)
     _sent: deque[tuple[Message, Tensor, dist.Work]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        for _ in range(RECEIVES_AHEAD):
-            self.post()
+        if self.device.type == "cpu":
+            for _ in range(RECEIVES_AHEAD):
+                self.post()
 
     def post(self) -> None:
         """Make room for the next message; to be called at every receive of the list."""
@@ -112,7 +116,8 @@ class Transport:
             raise RunFailed(f"{named}: {reason(error)}") from error
 
     def _empty(self, message: Message) -> Tensor:
-        return torch.empty(self.rows[message.microbatch], self.hidden_size, dtype=self.dtype)
+        shape = self.rows[message.microbatch], self.hidden_size
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
 
     def _tag(self, message: Message) -> int:
         """A number no other message between the two stages has."""

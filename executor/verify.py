@@ -134,7 +134,7 @@ def planned_gradients(job: Job) -> tuple[float, FloatArray, Gradients]:
             if world.lane == 0:
                 for weight_name, weight in worker.stage.weights.items():
                     assert weight.grad is not None
-                    array = weight.grad.numpy()
+                    array = weight.grad.cpu().numpy()
                     np.save(folder / f"{weight_name}.grad.npy", array, allow_pickle=False)
 
         options = job.header.options

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from hydraplan.executor.data import CPU
 from hydraplan.executor.groups import World
 from hydraplan.executor.transport import RECEIVES_AHEAD, SENDS_AHEAD, Transport
 from hydraplan.planner.pipeline.lowering import Message
@@ -24,7 +25,7 @@ def test_messages_of_two_chunks_and_both_ways_arrive_whatever_order_they_are_use
 
     def worker(rank):
         coming = iter([m for made in rounds for m in made if m.to_stage == rank])
-        transport = Transport(World(rank, 2, 1), rows, 2, 8, torch.float32, coming)
+        transport = Transport(World(rank, 2, 1), rows, 2, 8, torch.float32, coming, CPU)
         wrong = []
         for made in rounds:
             if made[0].from_stage == rank:
@@ -44,6 +45,6 @@ def test_messages_of_two_chunks_and_both_ways_arrive_whatever_order_they_are_use
 
 
 def test_a_slot_without_rows_receives_nothing_and_still_has_a_shape():
-    transport = Transport(World(0, 2, 1), [3, 0], 1, 8, torch.float32, iter(()))
+    transport = Transport(World(0, 2, 1), [3, 0], 1, 8, torch.float32, iter(()), CPU)
     assert transport.receive(Message("backward", 1, 0, 1, 0)).shape == (0, 8)
     transport.finish()
