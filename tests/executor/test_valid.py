@@ -20,7 +20,7 @@ def test_stages_that_wait_for_each_other_are_refused():
     eager = (Op("F", 0), Op("BW", 0), Op("F", 1), Op("BW", 1))
     late = (Op("F", 0), Op("F", 1), Op("BW", 0), Op("BW", 1))
     header = plan_header(tiny_model(), 2, 1, 1)
-    with pytest.raises(InvalidPlan, match="x.plan, batch 0: no transport gets through"):
+    with pytest.raises(InvalidPlan, match=r"x\.plan, batch 0: no transport gets through"):
         lower_batch(Path("x.plan"), header, batch_of((eager, late)))
     assert len(lower_batch(Path("x.plan"), header, batch_of((late, late)))) == 2
 
