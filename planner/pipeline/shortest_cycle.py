@@ -3,7 +3,8 @@
 Every edge belongs to a place. Edges in a row that belong to one place are told at once, so the
 shortest cycle is the one that changes place least often. What cannot lie on a cycle is peeled off
 from both sides, which proves most graphs free of cycles in one pass; from what is left a
-0-1 breadth-first search starts at every node.
+0-1 breadth-first search starts at every node, until no cycle can change place less often. Of a
+graph of very many nodes the shortest is taken that `MOST_LOOKS` looks have found.
 """
 
 from collections import deque
@@ -14,19 +15,45 @@ Node = TypeVar("Node", bound=Hashable)
 Place = TypeVar("Place", bound=Hashable)
 
 
+MOST_LOOKS = 1 << 20
+"""Nodes that searches look at before they are content with a cycle; some seconds."""
+
+
 def shortest_cycle(after: Mapping[Node, Mapping[Node, Place]]) -> list[tuple[Node, Place]]:
     """Nodes of the cycle with the fewest places, each with the place of the edge to the next.
 
     `after[a][b]` is the place of the edge from a to b; every node is a key. Empty without a cycle.
     """
-    core = _turned(_peeled(_turned(_peeled(after))))
+    core = _core(after)
+    by_place: dict[Place, dict[Node, dict[Node, Place]]] = {}
+    for node, targets in core.items():
+        for target, place in targets.items():
+            here = by_place.setdefault(place, {})
+            here.setdefault(target, {})
+            here.setdefault(node, {})[target] = place
+    for within in by_place.values():
+        if one := _fewest(_core(within), 1):
+            return one
+    return _fewest(core, 2)
+
+
+def _fewest(core: Mapping[Node, Mapping[Node, Place]], least: int) -> list[tuple[Node, Place]]:
+    """The cycle with the fewest places, of which none has fewer than `least`."""
     best: list[tuple[Node, Place]] = []
-    fewest = len(core) + 1
-    for start in list(core):
-        found = _around(core, start, fewest)
+    fewest, looks = len(core) + 1, 0
+    for start in core:
+        found, looked = _around(core, start, fewest)
+        looks += looked
         if found:
             best, fewest = found, _num_places(found)
+        if best and (fewest == least or looks > MOST_LOOKS):
+            break
     return best
+
+
+def _core(after: Mapping[Node, Mapping[Node, Place]]) -> dict[Node, dict[Node, Place]]:
+    """What may lie on a cycle: something that is left leads there, and it leads to such."""
+    return _turned(_peeled(_turned(_peeled(after))))
 
 
 def _peeled(after: Mapping[Node, Mapping[Node, Place]]) -> dict[Node, dict[Node, Place]]:
@@ -57,8 +84,11 @@ def _turned(after: Mapping[Node, Mapping[Node, Place]]) -> dict[Node, dict[Node,
 
 def _around(
     after: Mapping[Node, Mapping[Node, Place]], start: Node, limit: int
-) -> list[tuple[Node, Place]]:
-    """The way from a node back to it over fewer places than `limit`; empty if there is none."""
+) -> tuple[list[tuple[Node, Place]], int]:
+    """The way from a node back to it over fewer places than `limit`, empty if there is none.
+
+    And how many nodes it has looked at.
+    """
     came_from: dict[tuple[Node, Place | None], tuple[Node, Place | None]] = {}
     cost: dict[tuple[Node, Place | None], int] = {(start, None): 0}
     queue = deque(cost)
@@ -76,7 +106,7 @@ def _around(
                 assert state[1] is not None
                 way.append((back[0], state[1]))
                 state = back
-            return way[::-1]
+            return way[::-1], len(settled)
         for target, at in after[node].items():
             total = cost[state] + (at != place)
             following = (target, at)
@@ -84,7 +114,7 @@ def _around(
                 cost[following] = total
                 came_from[following] = state
                 (queue.appendleft if at == place else queue.append)(following)
-    return []
+    return [], len(settled)
 
 
 def _num_places(cycle: list[tuple[Node, Place]]) -> int:

@@ -2,10 +2,13 @@
 
 import random
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hydraplan.planner.pipeline import shortest_cycle as module
 from hydraplan.planner.pipeline.shortest_cycle import shortest_cycle
 
 Graph = dict[int, dict[int, str]]
@@ -55,3 +58,32 @@ def test_a_long_way_in_one_place_is_shorter_than_a_short_one_over_two() -> None:
 
 def test_a_graph_without_a_cycle_has_none() -> None:
     assert shortest_cycle({0: {1: "a", 2: "b"}, 1: {2: "a"}, 2: {}}) == []
+
+
+def rungs(count: int, places: str) -> Graph:
+    """So many cycles over all places, one leading to the next on each of them."""
+    width = len(places)
+    graph: Graph = {node: {} for node in range(count * width)}
+    for rung in range(count):
+        for i, place in enumerate(places):
+            graph[rung * width + i][rung * width + (i + 1) % width] = place
+            if rung + 1 < count:
+                graph[rung * width + i][(rung + 1) * width + i] = place
+    return graph
+
+
+def test_many_crossed_pairs_are_not_all_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, around = [0], module._around
+
+    def counted(*args: Any) -> Any:
+        found, looked = around(*args)
+        looks[0] += looked
+        return found, looked
+
+    monkeypatch.setattr(module, "_around", counted)
+    assert len(shortest_cycle(rungs(2000, "ab"))) == 2
+    assert looks[0] < 50_000
+    monkeypatch.setattr(module, "MOST_LOOKS", 10_000)
+    looks[0] = 0
+    assert len(shortest_cycle(rungs(500, "abc"))) == 3
+    assert looks[0] < 20_000
