@@ -182,9 +182,15 @@ def validation_text(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"]) or "file"
     value = "" if isinstance(first["input"], dict) else f" (value {first['input']!r:.60})"
     more = "" if error.error_count() == 1 else f"; {error.error_count() - 1} more"
+    return f"{where}: {complaint(error)}{value}{more}"
+
+
+def complaint(error: ValidationError) -> str:
+    """What the first value that pydantic refuses must be, without its name."""
+    first = error.errors()[0]
     said = _COMPLAINTS.get(first["type"], "")
     text = said.format(**first.get("ctx", {})) if said else first["msg"].replace(*_THEIRS)
-    return f"{where}: {text.removeprefix('Value error, ')}{value}{more}"
+    return text.removeprefix("Value error, ").removesuffix(".")
 
 
 _COMPLAINTS = {
@@ -196,8 +202,8 @@ _COMPLAINTS = {
     "less_than": "must be below {lt:.15g}",
     "finite_number": "must be a finite number",
     "literal_error": "must be {expected}",
-    "bool_type": "must be true or false",
     "json_invalid": "is no JSON: {error}",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
     **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "must be a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
     **dict.fromkeys(("string_type", "string_sub_type"), "must be text in quotes"),

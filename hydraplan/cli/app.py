@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from hydraplan.cli.compare import compare
-from hydraplan.cli.defaults import CONFIG_FILE, bind_environment, read_defaults
+from hydraplan.cli.defaults import CONFIG_FILE, bind_environment, read_defaults, usage_text
 from hydraplan.cli.demo import demo
 from hydraplan.cli.doctor import doctor
 from hydraplan.cli.execute import execute
@@ -177,4 +177,4 @@ def _explain_usage(error: typer.BadParameter) -> InputError:
         source: Any = error.ctx.get_parameter_source(option.name)
         if source is not None and source.name == "ENVIRONMENT":
             hint = f"{option.envvar} is set in the environment; {hint}"
-    return InputError(" ".join(error.format_message().split()), hint)
+    return InputError(usage_text(error), hint)

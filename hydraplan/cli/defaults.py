@@ -93,6 +93,24 @@ def is_flag(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+def usage_text(error: typer.BadParameter) -> str:
+    """A value that no option takes, on one line: which, what it is, what it must be."""
+    from pydantic import ValidationError
+
+    from hydraplan.config import complaint
+
+    option: Any = getattr(error, "param", None)
+    if option is None or not isinstance(error.__cause__, ValidationError):
+        return " ".join(error.format_message().split())
+    first = error.__cause__.errors()[0]
+    name = (
+        max(option.opts, key=len) if option.opts[0].startswith("-") else option.human_readable_name
+    )
+    value = "" if first["type"] == "value_error" else f" {first['input'] or repr(first['input'])}"
+    colon = ":" if first["type"] == "value_error" else ""
+    return f"{name}{value}{colon} {complaint(error.__cause__)}"
+
+
 def _options(command: Any) -> dict[str, Any]:
     """Options of a command by their long spelling without dashes in front."""
     found = {}
@@ -121,5 +139,5 @@ def _fit(context: typer.Context, where: str, value: object, option: Any) -> obje
     try:
         option.process_value(context, spelt)
     except typer.BadParameter as error:
-        raise InputError(f"{where}: {error.message}") from None
+        raise InputError(f"{where}: {usage_text(error)}") from None
     return spelt

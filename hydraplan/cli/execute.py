@@ -23,6 +23,7 @@ Timeout = Annotated[
 
 
 def execute(
+    context: typer.Context,
     plan: o.PlanFolder,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Use the plan's cost model, start no workers.")
@@ -74,6 +75,7 @@ def execute(
 
     Example: hydraplan execute run.plan --steps 3 -o first.run
     """
+    from hydraplan.cli.defaults import is_flag
     from hydraplan.errors import InputError
     from hydraplan.files.runfile import Run
     from hydraplan.views import console
@@ -84,9 +86,8 @@ def execute(
         from hydraplan.executor.simulate import simulate_run
         from hydraplan.planner.pipeline.noise import Noise, parse_noise
 
-        given = {"--data": data, "--learning-rate": learning_rate, "--timeout": timeout}
-        for option, value in given.items():
-            if value is not None:
+        for option in ("--data", "--learning-rate", "--timeout"):
+            if is_flag(context, option[2:].replace("-", "_")):
                 raise InputError(
                     f"{option} has no use with --simulate, nothing is trained",
                     f"leave {option} out",
@@ -104,11 +105,11 @@ def execute(
         )
     else:
         for option, asked in (("--noise", noise), ("--trials", trials)):
-            if asked is not None:
+            if is_flag(context, option[2:]):
                 raise InputError(
                     f"{option} {asked} has no use without --simulate", f"leave {option} out"
                 )
-        if pool_barrier:
+        if is_flag(context, "pool_barrier"):
             raise InputError(
                 "--pool-barrier has no use without --simulate: what is executed has no experts",
                 "leave --pool-barrier out",

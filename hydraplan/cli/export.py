@@ -24,6 +24,7 @@ class Exported(NamedTuple):
 
 
 def export(
+    context: typer.Context,
     path: Annotated[Path, typer.Argument(help="Plan or run folder.")],
     form: Annotated[Format, typer.Option("--format", help="Chrome trace, or PyTorch's schedule.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
@@ -43,6 +44,7 @@ def export(
 
     Example: hydraplan export run.plan --format chrome -o trace.json
     """
+    from hydraplan.cli.defaults import is_flag
     from hydraplan.errors import InputError, printable
     from hydraplan.files.chrome_trace import trace_events, write_trace
     from hydraplan.files.parquet import refuse_existing
@@ -56,7 +58,7 @@ def export(
             "Megatron-LM takes no op order, only the name of a schedule: nothing to export yet",
             "use --format pytorch-csv or chrome",
         )
-    if messages and form != "pytorch-csv":
+    if is_flag(context, "messages") and messages and form != "pytorch-csv":
         raise InputError(f"--messages is of pytorch-csv, not of {form}", "leave --messages out")
     refuse_existing(output, force)
     found = _read(path, batch, step)
@@ -115,10 +117,15 @@ def _read_run(path: Path, step: int | None) -> Exported:
 
     run = open_run(path)
     if not run.steps:
-        raise InputError(f"run {path} has no finished step", "let it finish one")
+        raise InputError(
+            f"run {path} has no finished step", "execute its plan again: hydraplan execute PLAN -o RUN"
+        )
     step = len(run.steps) - 1 if step is None else step
     if step >= len(run.steps):
-        raise InputError(f"step {step} is not in {path}: 0..{len(run.steps) - 1}")
+        raise InputError(
+            f"step {step} is not in {path}: 0..{len(run.steps) - 1}",
+            "leave --step out for the last one",
+        )
     plan = plan_of(run)
     batch, cost = batch_of(run, plan, step), plan.header.cost_model()
     rows = slot_times(cost, batch.sequences.placed(), batch.num_microbatches).rows

@@ -36,6 +36,7 @@ class Asked(NamedTuple):
 
 
 def pipeline(
+    context: typer.Context,
     schedule: Annotated[
         str, typer.Option("--schedule", help="Name of a schedule, or a PyTorch FILE.csv.")
     ],
@@ -88,6 +89,7 @@ def pipeline(
 
     Example: hydraplan pipeline --schedule zb-h1 --pp 4 --microbatches 12
     """
+    from hydraplan.cli.defaults import is_flag
     from hydraplan.errors import Infeasible, InputError
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.pytorch_csv import compute_rows, write_csv
@@ -104,7 +106,8 @@ def pipeline(
     if output is not None:
         refuse_existing(output, force)
     asked = _asked(schedule, pp, microbatches, chunks)
-    if joined != 1.0 and asked.schedule is None and not schedule.startswith("dualpipe"):
+    joins = asked.schedule is not None or schedule.startswith("dualpipe")
+    if joined != 1.0 and not joins and is_flag(context, "joined"):
         raise InputError(f"--joined {joined:g}: {schedule} joins no ops", "leave --joined out")
     planned_limit = asked.stages * (2.0 if schedule == "zb-2p" else 1.0)
     limit = planned_limit if memory_limit is None else memory_limit

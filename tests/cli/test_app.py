@@ -113,7 +113,10 @@ def test_a_file_the_system_refuses_is_exit_2(lengths_file, monkeypatch, capsys):
         (["lengths"], "error: Missing argument 'file'."),
         (["lenths"], "error: No such command 'lenths'."),
         (["lengths", "a.txt", "--unti", "x"], "error: No such option: --unti"),
-        (["lengths", "a.txt", "--unit", "x"], "error: Invalid value for '--unit'"),
+        (["pipeline", "--schedule", "1f1b", "--pp", "x"], "error: --pp x must be a whole number"),
+        (["pipeline", "--schedule", "1f1b", "--pp", "0"], "error: --pp 0 must be at least 1"),
+        (["pipeline", "--schedule", "1f1b", "--comm", ""], "error: --comm '' must be a number"),
+        (["lengths", "a.txt", "--unit", "x"], "error: --unit: 'x' is not one of 'sequences'"),
     ],
 )
 def test_a_usage_error_looks_like_any_other(lengths_file, capsys, args, message):

@@ -87,3 +87,27 @@ def test_a_run_needs_its_plan_beside_it(capsys):
     Path("a.plan").rename("b.plan")
     assert run(["export", "a.run", "--format", "chrome", "-o", "x"]) == 2
     assert "lies neither beside it nor" in capsys.readouterr().err
+
+
+def test_defaults_of_the_file_and_the_environment_that_have_no_use_are_no_fault(
+    monkeypatch, capsys
+):
+    """Flags of the same kind are refused: whoever gives one means it."""
+    Path("hydraplan.toml").write_text(
+        "[export]\nmessages = true\n[execute]\ntimeout = 9\nlearning-rate = 0.1\n"
+    )
+    monkeypatch.setenv("HYDRAPLAN_PIPELINE_JOINED", "1.5")
+    for command in (
+        ["export", "a.plan", "--format", "chrome", "-o", "c.json"],
+        ["execute", "a.plan", "--simulate"],
+        ["pipeline", "--schedule", "1f1b", "--pp", "2", "--microbatches", "3"],
+    ):
+        assert run(command) == 0, capsys.readouterr().err
+    assert run(["export", "a.plan", "--format", "pytorch-csv", "-o", "c.csv"]) == 0
+    assert "0SEND_F0" in Path("c.csv").read_text()
+    capsys.readouterr()
+    for flag in (["--timeout", "9"], ["--learning-rate", "0.1"], ["--data", "x.idx"]):
+        assert run(["execute", "a.plan", "--simulate", *flag]) == 2
+        error, _, hint = capsys.readouterr().err.splitlines()
+        assert error == f"error: {flag[0]} has no use with --simulate, nothing is trained"
+        assert hint == f"hint: leave {flag[0]} out"
