@@ -6,6 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hydraplan.metrics import peak_live_tokens
+from hydraplan.planner.pipeline.memory import Memory
+from hydraplan.planner.pipeline.order import ORDERS, microbatch_order
+from hydraplan.planner.pipeline.schedules import zb_h1
+from tests.planner.lanes import random_lanes
+
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "pipeline"
 
 
@@ -19,6 +25,12 @@ def exact_orders(monkeypatch):
 def orders(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     return importlib.import_module("orders")
+
+
+@pytest.fixture
+def auto(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("auto")
 
 
 def test_costs_are_those_of_their_names(exact_orders):
@@ -46,7 +58,29 @@ def test_the_fastest_schedule_of_a_file_wins(orders):
     assert [orders.wins(here, cell, "none") for cell in here] == [False, True, True]
 
 
-@pytest.mark.parametrize("name", ["orders", "exact_orders"])
+def test_auto_is_beaten_by_whatever_is_faster_beyond_rounding(auto):
+    cell = auto.cell_of("same", 1, 1.0, {"1f1b": 1.2, "zb-h1": 0.9, "zb-h2": 1 - 1e-12})
+    assert cell["beaten_by"] == ["zb-h1"]
+    cells = [cell, auto.cell_of("same", 1, 0.9, {"1f1b": 1.0}), auto.cell_of("same", 1, 1.0, {})]
+    row = auto.summary(("same", 4, "hydra", 1), cells)
+    assert (row["cells"], row["auto beaten"], row["memory"]) == (2, 1, "1x")
+    assert row["least"] == pytest.approx(1 - 1 / 0.9)
+    assert row["most"] == pytest.approx(0.1)
+
+
+def test_a_static_rival_runs_in_its_best_order_within_the_limit_of_every_lane(auto):
+    times = random_lanes(1, 3, 2, 6)
+    live = times.rows.max(axis=0).astype(float)
+    orders = {name: microbatch_order(name, times.load_s) for name in ORDERS}
+    free_s = auto.static_s("zb-h1", times, orders, Memory(np.inf, live))
+    assert free_s <= min(auto.time_s(times, zb_h1(3, 6), order) for order in orders.values())
+    assert auto.static_s("zb-h1", times, orders, Memory(float(live.max()), live)) == np.inf
+    peaks = [peak_live_tokens(zb_h1(3, 6), times.rows[:, o], 0.5) for o in orders.values()]
+    tight_s = auto.static_s("zb-h1", times, orders, Memory(min(peaks), live))
+    assert free_s <= tight_s < np.inf
+
+
+@pytest.mark.parametrize("name", ["auto", "orders", "exact_orders"])
 def test_the_page_holds_a_section_for_each(name):
     page = (FOLDER / "README.md").read_text()
     assert f"python benchmarks/pipeline/{name}.py" in page
