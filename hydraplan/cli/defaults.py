@@ -15,6 +15,9 @@ from hydraplan.errors import InputError
 
 CONFIG_FILE = Path("hydraplan.toml")
 
+CLOSE = 0.6
+"""Similarity (difflib's, 0 to 1) from which on a known name may be what was meant. Our choice."""
+
 
 def bind_environment(group: Any) -> None:
     """Give every option of every command its `HYDRAPLAN_*` variable."""
@@ -48,7 +51,8 @@ def read_defaults(path: Path, context: typer.Context) -> dict[str, dict[str, obj
             )
         if name not in group.commands:
             raise InputError(
-                f"{path}: [{section}] is not a command", _nearest(name, group.commands)
+                f"{path}: [{section}] is not a command",
+                _nearest(name, group.commands, "see hydraplan --help"),
             )
         options = _options(group.commands[name])
         if name in defaults:
@@ -57,7 +61,10 @@ def read_defaults(path: Path, context: typer.Context) -> dict[str, dict[str, obj
         for key, value in table.items():
             option = options.get(key.replace("_", "-"))
             if option is None:
-                raise InputError(f"{path}: [{section}] has no option {key}", _nearest(key, options))
+                otherwise = f"see hydraplan {name} --help"
+                raise InputError(
+                    f"{path}: [{section}] has no option {key}", _nearest(key, options, otherwise)
+                )
             if option.name in defaults[name]:
                 raise InputError(
                     f"{path}: [{section}] {key} stands twice, with dashes and with underscores",
@@ -121,11 +128,11 @@ def _options(command: Any) -> dict[str, Any]:
     return found
 
 
-def _nearest(key: str, known: Any) -> str:
+def _nearest(key: str, known: Any, otherwise: str) -> str:
     import difflib
 
-    close = difflib.get_close_matches(key.replace("_", "-"), known, n=1, cutoff=0.0)
-    return f"the nearest known one is {close[0]}" if close else ""
+    close = difflib.get_close_matches(key.replace("_", "-"), known, n=1, cutoff=CLOSE)
+    return f"the nearest known one is {close[0]}" if close else otherwise
 
 
 def _fit(context: typer.Context, where: str, value: object, option: Any) -> object:

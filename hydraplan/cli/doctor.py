@@ -24,8 +24,7 @@ class Finding(NamedTuple):
 PLANNING = ("numpy", "pyarrow", "numba", "pydantic", "rich")
 OTHERS = {
     "pandas": "tables in notebooks",
-    "ortools": "nothing yet",
-    "jinja2": "nothing yet",
+    "ortools": "strategy and schedule exact (CP-SAT)",
 }
 ENOUGH_FILES = 1024
 """Open files of a process; a worker holds a socket pair to every other worker."""

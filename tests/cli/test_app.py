@@ -181,6 +181,8 @@ def test_a_flag_is_spelt_in_file_and_environment_as_its_option(
     ("text", "message", "hint"),
     [
         ('[lengths]\nunits = "x"', "[lengths] has no option units", "nearest known one is unit"),
+        ("[plan]\nbogus = 1", "[plan] has no option bogus", "hint: see hydraplan plan --help"),
+        ("[bogus]\n", "[bogus] is not a command", "hint: see hydraplan --help"),
         ("[lenght]\n", "[lenght] is not a command", "nearest known one is lengths"),
         ("unit = 1", "unit stands outside a section", "put it under its command"),
         ('[lengths]\nunit = "rows"', "[lengths] unit = 'rows'", ""),

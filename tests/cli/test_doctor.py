@@ -38,6 +38,12 @@ def test_this_machine_can_plan_and_open_gloo(capsys):
     assert {"cores", "memory", "open files", "CUDA"} < set(found)
 
 
+def test_what_needs_cp_sat_is_named(capsys):
+    assert run(["doctor", "--json"]) == 0
+    _, found = findings(capsys)
+    assert found["ortools"]["needed_for"] == "strategy and schedule exact (CP-SAT)"
+
+
 def test_without_torch_planning_still_works(capsys, without):
     without("torch")
     assert run(["doctor", "--json"]) == 0
