@@ -7,9 +7,7 @@ import typer
 
 
 def lengths(
-    file: Annotated[
-        Path, typer.Argument(help="Parquet, Megatron .idx, or text with one integer a line.")
-    ],
+    file: Annotated[Path, typer.Argument(help="Parquet, CSV, .npy, Megatron .idx, or text.")],
     unit: Annotated[
         Literal["sequences", "documents"], typer.Option(help="What a row of an .idx is.")
     ] = "sequences",

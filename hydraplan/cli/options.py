@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hydraplan.files.profilefile import Profile
     from hydraplan.planheader import PlanOptions
 
-LengthsFile = Annotated[Path, typer.Argument(help="Parquet, Megatron .idx, or text, one a line.")]
+LengthsFile = Annotated[Path, typer.Argument(help="Parquet, CSV, .npy, Megatron .idx, or text.")]
 ProfileFile = Annotated[Path, typer.Option("--profile", help="Profile of the devices.")]
 PlanFolder = Annotated[Path, typer.Argument(help="Plan folder.")]
 Pp = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages.")]

@@ -47,6 +47,63 @@ def test_kind_is_told_by_the_first_bytes_where_the_suffix_is_silent(tmp_path):
     assert len(read_lengths(index, "documents").length_tokens) == 18
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,length\na,5\nb,17\nc,0\n",
+        "length\n5\n17\n0",
+        '\ufeff"seqlen" ,note\r\n5,"x, y"\r\n 17,\r\n"0",z\r\n',
+    ],
+)
+def test_a_csv_names_the_column_in_its_first_line(tmp_path, text):
+    path = tmp_path / "a.csv"
+    path.write_bytes(text.encode())
+    assert read_lengths(path).length_tokens.tolist() == [5, 17, 0]
+
+
+@pytest.mark.parametrize("dtype", ["<i8", ">i4", "<u2", "<u8"])
+def test_npy_holds_one_dimension_of_integers(tmp_path, dtype):
+    rows = [5, 17, 0, 4096]
+    np.save(tmp_path / "a.npy", np.array(rows, dtype))
+    (tmp_path / "b.data").write_bytes((tmp_path / "a.npy").read_bytes())
+    for name in ("a.npy", "b.data"):
+        assert read_lengths(tmp_path / name).length_tokens.tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((2, 3), np.int64), r"in one dimension: .*'shape': \(2, 3\)"),
+        (np.array([1.0, 2.0]), "in one dimension: .*'<f8'"),
+        (np.array([1, "a"], object), "in one dimension: .*'.O'"),
+        (np.array([1, 2**64 - 1], np.uint64), "row 1 is beyond 9223372036854775807: 18446744"),
+        (np.array([3, -1]), "row 1 has length -1, below 0"),
+        (np.array([], np.int64), "holds no rows"),
+    ],
+)
+def test_npy_of_anything_else_is_refused(tmp_path, array, message):
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    with pytest.raises(InputError, match=message):
+        read_lengths(tmp_path / "a.npy")
+
+
+def test_a_damaged_npy_is_refused(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(100))
+    whole = path.read_bytes()
+    for raw, message in (
+        (whole[:-3], "promises 100 int64, 797 bytes follow"),
+        (whole + b"x", "promises 100 int64, 801 bytes follow"),
+        (whole[:40], "is not .npy, or ends in its header"),
+        (b"5\n", "is not .npy, or ends in its header"),
+        (b"", "is not .npy, or ends in its header"),
+        (whole.replace(b"(100,)", b"(10**", 1), "holds no integers in one dimension: "),
+    ):
+        path.write_bytes(raw)
+        with pytest.raises(InputError, match=message):
+            read_lengths(path)
+
+
 @given(st.lists(st.integers(0, 2**50), min_size=1, max_size=30))
 def test_text_and_parquet_give_the_same_lengths_and_digest(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("same")
@@ -92,6 +149,15 @@ def test_a_column_that_holds_no_lengths_is_refused(tmp_path, columns, message):
     [
         ("", "is empty"),
         ("\n", "line 1 is not an integer: ''"),
+        ("id,tokens\n1,2\n", "has no column length, length_tokens or seqlen; it has id, tokens"),
+        ("length,seqlen\n1,2\n", "ambiguous: each of the columns length, seqlen"),
+        ("id,length\n1,2\n3,x\n", "line 3 is not an integer: 'x'"),
+        ("id,length\n1,2\n3,\n", "line 3 is not an integer: ''"),
+        ("id,length\n1,2\n\n", "line 3 has 0 cells, the header 2"),
+        ("id,length\n1,2,3\n", "line 2 has 3 cells, the header 2"),
+        ("length\n4\n-3\n", "row 1 has length -3, below 0"),
+        ("length\n", "holds no rows"),
+        ("length\n" + "9" * 25, "line 2 is beyond 9223372036854775807"),
         ("12\nabc\n", "line 2 is not an integer: 'abc'"),
         ("12\n\n13\n", "line 2 is not an integer: ''"),
         ("12 13\n", "line 1 is not an integer: '12 13'"),
