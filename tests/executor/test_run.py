@@ -270,7 +270,7 @@ def plan_with(pipeline, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("pipeline", "killed"),
-    [("1f1b", 3), ("zb-v", 0), ("zb-v", 2), ("zb-h2", 2), ("interleaved", 1)],
+    [("1f1b", 3), ("zb-v", 0), ("zb-v", 2), ("interleaved", 1)],
 )
 def test_a_killed_worker_ends_the_command_with_one_line_and_leaves_no_process(
     pipeline, killed, tmp_path
