@@ -19,7 +19,7 @@ def align(placed: RankSets, num_ranks: int, multiple: int) -> RankSets:
     Raises:
         Infeasible: Every microbatch holds a single set, or a half cannot grow over the pool.
 
-    Source: `notes/mcore_dcp.md` section 2; where the halves go was reconstructed from
+    Source: `docs/mcore-rules.md` section 2; where the halves go was reconstructed from
     reference case 13.
     """
     microbatch, rank_set = placed.microbatch.copy(), placed.rank_set.copy()

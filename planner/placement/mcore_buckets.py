@@ -34,7 +34,7 @@ def cut_buckets(work: FloatArray, kind: IntArray, num_kinds: int) -> IntArray:
     A bucket is meant for each kind (distinct degree) present, but there may be more of them,
     and a bucket may hold several kinds.
 
-    Source: `notes/mcore_dcp.md` section 1, step 1.
+    Source: `docs/mcore-rules.md` section 1, step 1.
     """
     present = np.zeros(num_kinds, np.bool_)
     total = 0.0
@@ -80,7 +80,7 @@ def place_group(
     Returns:
         Number of sets. Members of a set are placed in list order.
 
-    Source: `notes/mcore_dcp.md` section 1, steps 2 to 6, and section 2. That one walk and
+    Source: `docs/mcore-rules.md` section 1, steps 2 to 6, and section 2. That one walk and
     heaps suffice is derived here.
     """
     bucket_of = cut_buckets(work, kind, len(degrees))

@@ -20,7 +20,7 @@ def grow_sets(set_size: IntArray, num_ranks: int, widest: int) -> bool:
     Returns:
         False if work would be pushed out of the pool.
 
-    Source: `notes/mcore_dcp.md` section 1, step 8. Sets are numbered from rank 0 on, so the
+    Source: `docs/mcore-rules.md` section 1, step 8. Sets are numbered from rank 0 on, so the
     oldest set of a size is the one of lowest rank.
     """
     used = set_size.sum()
@@ -48,8 +48,8 @@ def grow_sets_ahead(set_size: IntArray, num_ranks: int) -> int:
         `FULL`; `CRASHED` if a set has room to grow but pushes those behind it out of the pool;
         `STUCK` if none of the smallest has room.
 
-    Source: `notes/mcore_dcp.md` section 3. That a set looks at its own end alone is our reading:
-    the note counts crashes in this step, which a look at the whole pool would rule out.
+    Source: `docs/mcore-rules.md` section 3. That a set looks at its own end alone is our reading:
+    the genuine one crashes in this step, which a look at the whole pool would rule out.
     """
     used = set_size.sum()
     while used < num_ranks:

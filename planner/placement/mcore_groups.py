@@ -28,7 +28,7 @@ def group_sets(
     Raises:
         Infeasible: Work is pushed out of a pool that is no power of two.
 
-    Source: `notes/mcore_dcp.md` sections 1 and 2; ties of length keep the input order.
+    Source: `docs/mcore-rules.md` sections 1 and 2; ties of length keep the input order.
     """
     by = np.argsort(-length_tokens, kind="stable")
     length, degree = length_tokens[by].astype(np.float64), degree[by]

@@ -29,7 +29,7 @@ def schedule_main(
         Infeasible: Where the genuine scheduler fails: a sequence needs too many ranks, or work
             is pushed out of a pool that is no power of two.
 
-    Source: `notes/mcore_dcp.md` section 1.
+    Source: `docs/mcore-rules.md` section 1.
     """
     degree = memory_degree(length_tokens, num_ranks, max_tokens_per_rank, 1, sequence_id)
     return group_sets(length_tokens, degree, num_ranks, np.inf, True).places()

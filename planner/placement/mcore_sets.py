@@ -48,7 +48,7 @@ def memory_degree(
         Infeasible: A sequence needs more ranks than there are. A pool that is no power of two
             does not count as a degree here.
 
-    Source: `notes/mcore_dcp.md` sections 1 and 2; nothing about load enters.
+    Source: `docs/mcore-rules.md` sections 1 and 2; nothing about load enters.
     """
     shares = -(-length_tokens // max_tokens_per_rank)
     power = np.int64(1) << np.frexp(shares - 1)[1].astype(np.int64)

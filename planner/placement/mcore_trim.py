@@ -25,7 +25,7 @@ def trim_sets(set_of: IntArray, work: FloatArray, set_load: FloatArray) -> IntAr
     Returns:
         The sequences taken off, in that order.
 
-    Source: `notes/mcore_dcp.md` section 1, step 7.
+    Source: `docs/mcore-rules.md` section 1, step 7.
     """
     before = np.full(len(work), -1, np.int64)
     last = np.full(len(set_load), -1, np.int64)

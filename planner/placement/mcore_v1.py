@@ -31,7 +31,7 @@ def schedule_v1(
         Infeasible: Where the genuine scheduler fails: a sequence needs too many ranks, work is
             pushed out of a pool that is no power of two, or nothing can be halved.
 
-    Source: `notes/mcore_dcp.md` section 2.
+    Source: `docs/mcore-rules.md` section 2.
     """
     degree = memory_degree(length_tokens, num_ranks, max_tokens_per_rank, min_degree, sequence_id)
     placed = group_sets(length_tokens, degree, num_ranks, float(max_tokens_per_rank), False)

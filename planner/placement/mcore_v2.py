@@ -41,7 +41,7 @@ def schedule_v2(
         Infeasible: Where the genuine scheduler fails: a sequence needs too many ranks, work is
             pushed out of a pool that is no power of two, or nothing can be halved.
 
-    Source: `notes/mcore_dcp.md` section 3.
+    Source: `docs/mcore-rules.md` section 3.
     """
     degree = memory_degree(length_tokens, num_ranks, max_tokens_per_rank, min_degree, sequence_id)
     by = np.argsort(-length_tokens, kind="stable")

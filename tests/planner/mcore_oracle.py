@@ -1,4 +1,4 @@
-"""The rules of `notes/mcore_dcp.md` sections 1 to 3 word for word: slow, with scans of all ranks.
+"""The rules of `docs/mcore-rules.md` sections 1 to 3 word for word: slow, with scans of all ranks.
 
 A microbatch is a list of what each rank holds, in order. Grown out of the pool: IndexError, as
 in the genuine schedulers.

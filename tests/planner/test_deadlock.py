@@ -86,16 +86,16 @@ def test_random_legal_orders_are_free_of_deadlock_on_every_transport(seeds: rang
         ("zb-h2", ["ok", "ok", "cycle", "cycle"]),
     ],
 )
-def test_receiving_just_before_use_gets_stuck_where_the_notes_measured_it(
+def test_receiving_just_before_use_gets_stuck_where_a_separate_proof_found_it(
     name: str, expected: list[str]
 ) -> None:
-    """Section 5 of notes/pipeline.md: tagged, FIFO per pair, ordered rendezvous, blocking."""
+    """Tagged, FIFO per pair, ordered rendezvous, blocking: as a first, separate proof found."""
     schedule, way = made(name, 4, 8)
     assert verdicts(receive_at_use(schedule, way), way) == expected
 
 
 def test_receiving_just_before_use_gets_random_orders_through_with_tags_alone() -> None:
-    """Section 5 of notes/pipeline.md: of 100 random orders, p = 4 and m = 6: 100, 0, 0, 0."""
+    """Of 100 random orders, p = 4 and m = 6, 100, 0, 0, 0 get through, by transport."""
     way = route("loop", 4, 1)
     orders = [random_order("loop", 4, 1, 6, seed) for seed in range(100)]
     found = [verdicts(receive_at_use(order, way), way) for order in orders]

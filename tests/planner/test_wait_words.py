@@ -45,7 +45,7 @@ def test_crossed_collectives_of_two_lanes_are_told_with_lanes_and_sequences() ->
 
 
 def test_lanes_in_another_microbatch_order_are_caught_at_the_first_crossed_collective() -> None:
-    """The trial of notes/pipeline.md section 4 that aborted: one lane in another order."""
+    """A trial on gloo that aborted: one lane in another order."""
     way = route("loop", 1, 1)
     orders = [(Op("F", 0), Op("F", 1)), (Op("F", 1), Op("F", 0))]
     lanes = {
