@@ -11,13 +11,19 @@ from math import isclose, isnan
 import numpy as np
 
 from hydraplan.cost import CostModel
+from hydraplan.errors import InputError
 from hydraplan.layout import legal_degrees
-from hydraplan.model import CHOOSING, BatchPlan, FloatArray, Search, Sequences
-from hydraplan.planheader import LIVE_STAGES, PlanOptions
+from hydraplan.model import CHOOSING, WINNERS, BatchPlan, FloatArray, Search, Sequences
+from hydraplan.planheader import LIVE_STAGES, PlanHeader, PlanOptions
 from hydraplan.planner.batches import most_tokens, too_long
 from hydraplan.planner.pipeline.order import ALL_ORDERS, SEARCHED, microbatch_order
+from hydraplan.planner.pipeline.planned import PLANNED
+from hydraplan.planner.pipeline.schedules import SCHEDULES, layout_of
 from hydraplan.planner.placement.degrees import offered_levels
-from hydraplan.planner.placement.hydra import MOST_CANDIDATES
+from hydraplan.planner.placement.draft import Request
+from hydraplan.planner.placement.hydra import MOST_CANDIDATES, memory_times_s
+from hydraplan.planner.placement.strategies import STRATEGIES, promised
+from hydraplan.stages import split_layers
 
 POINT = ("load_target_s", "theta", "eta", "slack", "taper")
 """Where in the search the plan was found."""
@@ -26,6 +32,44 @@ CANDIDATES = (*LOAD_DRIVEN, "memory_s")
 """What is known of the candidates."""
 TOLERANCE = 1e-9
 """Relative difference that rounding may cause."""
+
+
+def header_claims(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
+    """Sentences about names, layers and promises that do not go with the options.
+
+    Nothing else can be computed where there are any.
+    """
+    options = header.options
+    for name, found, known in (
+        ("strategy", options.strategy, tuple(STRATEGIES)),
+        ("pipeline", options.pipeline, (*SCHEDULES, *PLANNED)),
+        ("microbatch_order", options.microbatch_order, (*ALL_ORDERS, "auto")),
+        ("strategy", batch.strategy, (options.strategy,)),
+        ("pipeline", batch.pipeline, (options.pipeline,)),
+        ("winner", batch.winner, WINNERS),
+    ):
+        if found not in known:
+            yield f"{name} is {found!r}, not {' or '.join(known)}"
+            return
+    if (options.batch_sequences is None) == (options.batch_tokens is None):
+        yield "exactly one of --batch-sequences and --batch-tokens says how large batches are"
+    for name in sorted(set(promised(options)) - set(header.invariants)):
+        yield f"the plan does not promise {name}, as every plan of {options.strategy} does"
+    if options.microbatches not in (None, batch.num_microbatches):
+        yield f"{batch.num_microbatches} microbatches, --microbatches asks {options.microbatches}"
+    try:
+        route_name, chunks = layout_of(options.pipeline, options.chunks)
+        layers = split_layers(header.model.num_layers, options.pp, chunks, route_name=route_name)
+    except InputError as error:
+        yield str(error)
+        return
+    if (header.route, len(header.layers[0])) != (route_name, chunks):
+        yield (
+            f"stages have {len(header.layers[0])} chunks on route {header.route}, those of"
+            f" {options.pipeline} have {chunks} on route {route_name}"
+        )
+    elif options.layers == "even" and header.layers != tuple(map(tuple, layers)):
+        yield f"layers of the stages are {header.layers}, --layers even asks for {layers}"
 
 
 def search_claims(
@@ -170,6 +214,14 @@ def _against_the_plan(batch: BatchPlan, search: Search, figures: dict[str, float
                 f"load_driven_slot_imbalance is {imbalance:.9g}, the plan that took load_driven_s"
                 f" has {figures['slot_imbalance']:.9g}"
             )
+
+
+def memory_claims(request: Request, search: Search) -> Iterator[str]:
+    """Sentences about the memory-sized candidate, which is placed and run again."""
+    known = memory_times_s(request, alone=isnan(search.load_driven_s))
+    if not np.isclose(search.memory_s, list(known), rtol=TOLERANCE, atol=0, equal_nan=True).any():
+        times = " or ".join(f"{time_s:.9g}" for time_s in sorted(known))
+        yield f"memory_s is stored as {search.memory_s:.9g}, this batch has {times}"
 
 
 def row_claims(cost: CostModel, options: PlanOptions, rows: Sequences) -> Iterator[str]:

@@ -8,23 +8,26 @@ import numpy as np
 from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible, InputError
 from hydraplan.metrics import FIGURES, balance, displacement, shares, sizes
-from hydraplan.model import WINNERS, BatchPlan, FloatArray, Schedule, Sequences, Timeline
+from hydraplan.model import CHOOSING, BatchPlan, FloatArray, Schedule, Sequences, Timeline
 from hydraplan.planheader import PlanHeader, PlanOptions
-from hydraplan.planner.claims import order_claims, row_claims, search_claims
+from hydraplan.planner.claims import (
+    header_claims,
+    memory_claims,
+    order_claims,
+    row_claims,
+    search_claims,
+)
 from hydraplan.planner.lower_bound import bound_s
 from hydraplan.planner.open_request import open_request
 from hydraplan.planner.pipeline.ops_claims import ops_claims
 from hydraplan.planner.pipeline.planned import PLANNED, canonical
-from hydraplan.planner.pipeline.schedules import layout_of
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.placement.exact_strategy import exact_claims
 from hydraplan.planner.placement.sizing import load_of
-from hydraplan.planner.placement.strategies import STRATEGIES, promised
 from hydraplan.planner.placement.window_advice import window_advice
 from hydraplan.planner.planned_ops import memory_of
 from hydraplan.planner.point_claims import point_claims
 from hydraplan.slots import SlotTimes, slot_times
-from hydraplan.stages import split_layers
 
 
 def batch_figures(
@@ -82,32 +85,11 @@ def check_figures(header: PlanHeader, batch: BatchPlan) -> list[str]:
 def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     options, cost = header.options, header.cost_model()
     placed = batch.sequences.placed()
-    if options.strategy not in STRATEGIES:
-        yield f"strategy is {options.strategy!r}, not one of {', '.join(STRATEGIES)}"
+    unlike = list(header_claims(header, batch))
+    yield from unlike
+    if unlike:
         return
-    for name in sorted(set(promised(options)) - set(header.invariants)):
-        yield f"the plan does not promise {name}, as every plan of {options.strategy} does"
-    if options.microbatches not in (None, batch.num_microbatches):
-        yield f"{batch.num_microbatches} microbatches, --microbatches asks {options.microbatches}"
-    for name, found, known in (
-        ("strategy", batch.strategy, (options.strategy,)),
-        ("pipeline", batch.pipeline, (options.pipeline,)),
-        ("winner", batch.winner, WINNERS),
-    ):
-        if found not in known:
-            yield f"{name} is {found!r}, not {' or '.join(known)}"
     try:
-        route_name, chunks = layout_of(options.pipeline, options.chunks)
-    except InputError as error:
-        yield str(error)
-        return
-    if (header.route, len(header.layers[0])) != (route_name, chunks):
-        yield (
-            f"stages have {len(header.layers[0])} chunks on route {header.route}, those of"
-            f" {options.pipeline} have {chunks} on route {route_name}"
-        )
-    try:
-        even = split_layers(header.model.num_layers, options.pp, chunks, route_name=route_name)
         request = open_request(cost, options, batch.sequences)
         computed, timeline = batch_figures(
             cost,
@@ -120,8 +102,6 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     except (InputError, Infeasible) as error:
         yield str(error)
         return
-    if options.layers == "even" and header.layers != tuple(map(tuple, even)):
-        yield f"layers of the stages are {header.layers}, --layers even asks for {even}"
     cap, table, window = request.cap_tokens, request.table, request.window
     stored = batch.figures | {
         "window_min": batch.search.window_min,
@@ -136,7 +116,9 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     claims = list(search_claims(options, batch, computed))
     yield from claims
     if not claims and not np.isnan(batch.search.load_target_s):
-        yield from point_claims(request, batch.search, batch.num_microbatches)
+        yield from point_claims(request, batch.search, placed, batch.num_microbatches)
+    if batch.strategy in CHOOSING:
+        yield from memory_claims(request, batch.search)
     slots = slot_times(cost, placed, batch.num_microbatches)
     yield from order_claims(options, request.orders, batch.microbatch_order, slots.load_s)
     yield from row_claims(cost, options, batch.sequences)

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from math import isclose, isnan
 
-from hydraplan.model import Search
+from hydraplan.model import Search, Sequences
 from hydraplan.planner.placement.draft import Request
+from hydraplan.planner.placement.exact_strategy import summed_s
 from hydraplan.planner.placement.search import (
     ETAS,
     FINE_ETAS,
@@ -25,7 +26,7 @@ from hydraplan.planner.placement.search import (
     point_again,
     stated_target_s,
 )
-from hydraplan.planner.placement.tight_fill import is_small
+from hydraplan.planner.placement.tight_fill import FAR, is_small
 
 TOLERANCE = 1e-9
 """Relative difference of a target that rounding may cause."""
@@ -36,13 +37,16 @@ SHRUNK, FEW = 4, 16
 """Tapered microbatches that were tried, over those that got something, at the most."""
 
 
-def point_claims(request: Request, search: Search, num_microbatches: int) -> Iterator[str]:
+def point_claims(
+    request: Request, search: Search, placed: Sequences, num_microbatches: int
+) -> Iterator[str]:
     """Sentences about a point that no search of this request tries, or that has another target.
 
     Args:
         search: Of a load-driven plan that has a target.
+        placed: Where the plan put the rows.
     """
-    wrong = list(_untried(request, search, num_microbatches))
+    wrong = list(_untried(request, search, placed, num_microbatches))
     yield from wrong
     if not wrong and not _has_target(request, search, num_microbatches):
         target_s = _target_s(request, search, num_microbatches)
@@ -52,7 +56,9 @@ def point_claims(request: Request, search: Search, num_microbatches: int) -> Ite
         )
 
 
-def _untried(request: Request, search: Search, num_microbatches: int) -> Iterator[str]:
+def _untried(
+    request: Request, search: Search, placed: Sequences, num_microbatches: int
+) -> Iterator[str]:
     """What the search does not try; each is named with what it does."""
     finer, slack = not request.window.is_empty, search.slack
     if not isnan(search.taper):
@@ -68,11 +74,29 @@ def _untried(request: Request, search: Search, num_microbatches: int) -> Iterato
             yield f"slack is {slack:.9g}, but --reorder {request.reorder} fills to no limit"
         elif slack not in known and not is_small(request, num_microbatches):
             yield f"slack is {slack:.9g}, a batch of this size takes {_either(known)}"
+        elif slack not in known:
+            yield from _kept_limit(request, search, placed, num_microbatches)
     else:
         ways = [(THETAS, ETAS)] + [(FINE_THETAS, FINE_ETAS)] * finer
         if not any(search.theta in thetas and search.eta in etas for thetas, etas in ways):
             known_ways = " or ".join(f"{_either(t)} with {_either(e)}" for t, e in ways)
             yield f"theta is {search.theta:.9g} with eta {search.eta:.9g}, not {known_ways}"
+
+
+def _kept_limit(
+    request: Request, search: Search, placed: Sequences, num_microbatches: int
+) -> Iterator[str]:
+    """Whether slots keep to the limit of a tight filling, which is no more than all they hold."""
+    cost, fixed_s = request.cost, request.table.fixed_s
+    held_s = summed_s(cost, placed, num_microbatches) - fixed_s * cost.slow[:, None]
+    target_s = search.load_target_s / cost.mean_slow - fixed_s
+    limit_s = (1 + search.slack) * max(target_s, request.table.floor_s) * cost.mean_slow
+    least_s, most_s = float(held_s.max()), FAR * float(held_s.sum())
+    if not least_s * (1 - TOLERANCE) <= limit_s <= most_s:
+        yield (
+            f"slack is {search.slack:.9g}, a limit of {limit_s:.9g} s; the fullest slot has"
+            f" {least_s:.9g} s, all together {held_s.sum():.9g} s"
+        )
 
 
 def _either(values: tuple[float, ...]) -> str:

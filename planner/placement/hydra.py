@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf, log
 
+import numpy as np
+
 from hydraplan.errors import Infeasible
 from hydraplan.planner.placement.choice import (
     choice,
@@ -180,6 +182,22 @@ def _tight(request: Request, tries: list[Trial | None]) -> list[Trial]:
         peak_s[count] = min(peak_s.get(count, inf), float(t.placement.peak_s.max()))
     counts = peak_s or dict.fromkeys(first_counts(request), inf)
     return [judged(request, *found) for found in tight_fillings(request, counts)]
+
+
+def memory_times_s(request: Request, alone: bool) -> set[float]:
+    """Seconds that the memory-sized candidate may have; NaN where none is known.
+
+    That in any order, or the faster one of it and that in the order of the rows, if it stood.
+
+    Args:
+        alone: No load-driven plan was found.
+    """
+    free = _memory_candidate(request)
+    kept = _memory_candidate(replace(request, reorder="none")) if _has_few(request) else None
+    if free is None and kept is None and alone and request.reorder == "batch":
+        free = _order_kept(request)
+    free_s, kept_s = (float("nan") if d is None else d.iteration_s for d in (free, kept))
+    return {free_s, float(np.fmin(free_s, kept_s))}
 
 
 def _memory_candidate(request: Request) -> Draft | None:

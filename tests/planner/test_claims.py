@@ -165,9 +165,10 @@ def test_a_changed_header_is_held_against_the_plan() -> None:
         ({"reorder": "none", "microbatch_order": "sandwich"}, "--reorder none does not allow it"),
         ({"reorder": "none"}, "microbatch_order is 'sandwich', these options leave as-built"),
         ({"microbatch_order": "long-first"}, "'sandwich', these options leave long-first"),
-        ({"microbatch_order": "best"}, "'sandwich', these options leave best"),
-        ({"strategy": "bogus", "reorder": "none"}, "strategy is 'bogus', not one of hydra"),
-        ({"pipeline": "interleaved", "chunks": 99}, "those of interleaved have 99"),
+        ({"microbatch_order": "best"}, "microbatch_order is 'best', not as-built"),
+        ({"strategy": "bogus", "reorder": "none"}, "strategy is 'bogus', not hydra or memory-ffd"),
+        ({"pipeline": "bogus"}, "pipeline is 'bogus', not gpipe or 1f1b"),
+        ({"batch_tokens": 1000}, "exactly one of --batch-sequences and --batch-tokens"),
         ({"microbatches": 99}, "--microbatches asks 99"),
         ({"microbatch_multiple": 1 << 40}, "microbatches are planned on 4 stages"),
         ({"max_tokens_per_rank": 2048}, "is stored as"),
@@ -182,6 +183,26 @@ def test_a_changed_header_is_held_against_the_plan() -> None:
             other = header.model_copy(update={"options": asked})
         found = "; ".join(check_figures(other, batch))
         assert sentence in found, (changes, found)
+
+
+@pytest.mark.parametrize("name", ["zb-v", "dualpipe", "interleaved"])
+def test_stages_of_another_schedule_end_the_check_in_words(name: str) -> None:
+    """Renamed all over: what its stages have is told before anything is run on them."""
+    for chunks in (None, 99):
+        asked = HEADER.options.model_copy(update={"pipeline": name, "chunks": chunks})
+        other = HEADER.model_copy(update={"options": asked})
+        found = "; ".join(check_figures(other, replace(LOAD_DRIVEN, pipeline=name)))
+        assert "chunks" in found or "layers" in found, found
+
+
+def test_the_memory_sized_candidate_is_placed_and_run_again() -> None:
+    for batch in (LOAD_DRIVEN, made(reorder="none")[1]):
+        header = HEADER if batch is LOAD_DRIVEN else made(reorder="none")[0]
+        assert check_figures(header, batch) == []
+        for memory_s in (batch.search.memory_s * 1.001, 1e9):
+            search = replace(batch.search, memory_s=memory_s)
+            found = "; ".join(check_figures(header, replace(batch, search=search)))
+            assert f"memory_s is stored as {memory_s:.9g}, this batch has" in found
 
 
 def test_a_load_target_that_does_not_belong_to_its_point_is_named() -> None:
