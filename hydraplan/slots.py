@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, CostModel
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, many
 from hydraplan.layout import MAX_RANKS, expand, rank_tokens
 from hydraplan.model import FloatArray, IntArray, Sequences
 from hydraplan.route import Route
@@ -34,13 +34,14 @@ def check_size(num_stages: int, num_ranks: int, num_microbatches: int) -> None:
     slots = num_stages * num_ranks * num_microbatches
     if slots > MAX_SLOTS:
         raise InputError(
-            f"{num_microbatches} microbatches on {num_stages} stages x {num_ranks} ranks are"
+            f"{many(num_microbatches, 'microbatch')} on {many(num_stages, 'stage')} x"
+            f" {many(num_ranks, 'rank')} are"
             f" {slots} slots, beyond {MAX_SLOTS}",
             "take smaller batches, fewer microbatches, or a larger --max-tokens-per-rank",
         )
     if num_stages * num_microbatches > MAX_STAGE_MICROBATCHES:
         raise InputError(
-            f"{num_microbatches} microbatches on {num_stages} stages, at most"
+            f"{many(num_microbatches, 'microbatch')} on {many(num_stages, 'stage')}, at most"
             f" {MAX_STAGE_MICROBATCHES // num_stages} are planned",
             "take smaller batches, fewer microbatches, or a larger --max-tokens-per-rank",
         )

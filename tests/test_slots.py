@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, many
 from hydraplan.layout import rank_positions
 from hydraplan.model import Sequences
 from hydraplan.slots import check_size, most_microbatches, padding_tokens, slot_times
@@ -101,5 +101,7 @@ def test_rows_are_padded_for_sequence_parallelism() -> None:
 def test_the_largest_batch_is_planned_and_one_microbatch_more_is_refused(stages, ranks, most):
     assert most_microbatches(stages, ranks) == most
     check_size(stages, ranks, most)
-    with pytest.raises(InputError, match=rf"^{most + 1} microbatches on {stages} stages"):
+    with pytest.raises(
+        InputError, match=rf"^{many(most + 1, 'microbatch')} on {many(stages, 'stage')}"
+    ):
         check_size(stages, ranks, most + 1)

@@ -45,7 +45,7 @@ def export(
     Example: hydraplan export run.plan --format chrome -o trace.json
     """
     from hydraplan.cli.defaults import is_flag
-    from hydraplan.errors import InputError, printable
+    from hydraplan.errors import InputError, many, printable
     from hydraplan.files.chrome_trace import trace_events, write_trace
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.pytorch_csv import compute_rows, write_csv
@@ -74,7 +74,7 @@ def export(
     if messages:
         rows = lowered_rows(lower(schedule, way, found.rows.shape[1]), way)
     write_csv(output, rows)
-    console.emit(f"{where}: {sum(map(len, rows)):,} actions on {len(rows)} ranks; {what}")
+    console.emit(f"{where}: {sum(map(len, rows)):,} actions on {many(len(rows), 'rank')}; {what}")
 
 
 def _read(path: Path, batch: int | None, step: int | None) -> Exported:
@@ -118,7 +118,8 @@ def _read_run(path: Path, step: int | None) -> Exported:
     run = open_run(path)
     if not run.steps:
         raise InputError(
-            f"run {path} has no finished step", "execute its plan again: hydraplan execute PLAN -o RUN"
+            f"run {path} has no finished step",
+            "execute its plan again: hydraplan execute PLAN -o RUN",
         )
     step = len(run.steps) - 1 if step is None else step
     if step >= len(run.steps):

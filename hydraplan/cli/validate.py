@@ -11,7 +11,7 @@ def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
 
     Exit 0 if all hold, 1 with the broken rows if not.
     """
-    from hydraplan.errors import InvalidPlan, printable
+    from hydraplan.errors import InvalidPlan, many, printable
     from hydraplan.files.planfile import open_plan, read_batch
     from hydraplan.invariants import broken_rules, follows
     from hydraplan.planner.figures import check_figures
@@ -49,7 +49,8 @@ def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
     elif not broken:
         checked = ", ".join((*opened.header.invariants, "figures"))
         console.emit(
-            f"{printable(str(plan))} is valid: {opened.header.num_batches} batches, {checked};"
+            f"{printable(str(plan))} is valid:"
+            f" {many(opened.header.num_batches, 'batch')}, {checked};"
             f" no deadlock on {', '.join(TRANSPORTS)} transports"
         )
     else:

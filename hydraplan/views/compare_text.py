@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from hydraplan.errors import printable
+from hydraplan.errors import many, printable
 from hydraplan.files.profilefile import ProfileHeader
 from hydraplan.invariants import CAPS
 from hydraplan.model import Comparison
@@ -41,7 +41,7 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
     console.emit(
         f"{printable(profile.model.name)}, {profile.mode} profile ({printable(profile.device)}),\n"
         f"tp {options.tp} x pp {options.pp} x ranks {options.ranks}, schedule {options.pipeline},"
-        f" {count} batch{'' if count == 1 else 'es'},\n"
+        f" {many(count, 'batch')},\n"
         f"at most {options.max_tokens_per_rank:,} tokens a rank and microbatch"
     )
     if changed := changed_options(options):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from hydraplan.errors import printable
+from hydraplan.errors import many, printable
 from hydraplan.invariants import CAPS
 from hydraplan.metrics import FIGURES, mean_figures
 from hydraplan.model import CHOOSING, ON_RANKS, BatchPlan, BatchSummary, Search
@@ -116,8 +116,10 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
     )
     placed = sum(status[name] for name in ON_RANKS)
     console.emit(
-        f"\nPlan: {placed} sequences, {options.ranks} ranks, {options.pp} stages,"
-        f" {sum(b.num_microbatches for b in batches)} microbatches in {len(batches)} batches;"
+        f"\nPlan: {many(placed, 'sequence')}, {many(options.ranks, 'rank')},"
+        f" {many(options.pp, 'stage')},"
+        f" {many(sum(b.num_microbatches for b in batches), 'microbatch')} in"
+        f" {many(len(batches), 'batch')};"
         f" slot imbalance {figures['slot_imbalance']:.3f},"
         f" pipeline bubble {figures['pipeline_bubble']:.1%}"
         f" (fill {figures['fill_bubble']:.1%}), iteration {figures['iteration_s']:.4g} s simulated"

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hydraplan.errors import printable
+from hydraplan.errors import many, printable
 from hydraplan.files.runfile import Run
 from hydraplan.files.trialsfile import Trials
 from hydraplan.model import FloatArray
@@ -117,7 +117,8 @@ def run_caption(run: Run) -> str:
     hidden = len(run.steps) - MOST_ROWS
     left_out = f"{hidden} steps in the middle are not shown\n" if hidden > 0 else ""
     return left_out + (
-        f"{figures['steps']} steps, {figures['iteration_s_mean']:.4g}{margin} s a step (mean, 95%),"
+        f"{many(figures['steps'], 'step')}, {figures['iteration_s_mean']:.4g}{margin} s a step"
+        " (mean, 95%),"
         f" {figures['tokens_per_s']:,.0f} tokens/s"
     )
 
@@ -219,6 +220,7 @@ def causes_title(run: Run) -> str:
     if header.noise == "none":
         return "Where a step's time goes, mean over ranks, without noise"
     return (
-        f"Where a step's time goes, mean over ranks and {header.trials} trials, seed {header.seed},"
+        f"Where a step's time goes, mean over ranks and {many(header.trials, 'trial')},"
+        f" seed {header.seed},"
         f"\nnoise {header.noise.replace(',', ', ')}"
     )

@@ -314,7 +314,7 @@ def write(path: Path, content: str | bytes) -> str:
         ("5\n", ["--rank-speed", "a.txt"], 2, "a.txt holds 1 speeds, --ranks is 8"),
         ("0\n", ["--rank-speed", "a.txt"], 2, "a.txt: lane 0 has speed 0, not from 0.001 to 1000"),
         ("5\n", ["--microbatches", str(10**12)], 2, "slots, beyond 16777216"),
-        ("5\n", ["--microbatches", "65537"], 2, "65537 microbatches on 1 stages, at most 65536"),
+        ("5\n", ["--microbatches", "65537"], 2, "65537 microbatches on 1 stage, at most 65536"),
         ("5\n", ["--microbatch-multiple", "65537"], 2, "--microbatch-multiple 65537: at most"),
         ("5\n", ["--microbatches", "1" * 5000], 2, "has 5000 digits"),
         ("5\n", ["--num-batches", str(10**17)], 2, "--num-batches asks 1"),

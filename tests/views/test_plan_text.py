@@ -81,7 +81,7 @@ figure                   value
 """
     )
     assert after.endswith("""
-Plan: 16380 sequences, 8 ranks, 2 stages, 17 microbatches in 1 batches; slot
+Plan: 16380 sequences, 8 ranks, 2 stages, 17 microbatches in 1 batch; slot
 imbalance 0.250, pipeline bubble 25.0% (fill 25.0%), iteration 0.25 s simulated
 """)
 
