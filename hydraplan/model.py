@@ -118,7 +118,7 @@ class Search:
     `load_driven_s`, `load_driven_slot_imbalance`: the best load-driven candidate, balanced
     where the window is open. `fastest_load_driven_s`: the fastest, balanced or not.
     `memory_s`: the best memory-sized candidate.
-    `window_advice`: what would open an empty window, and by how much; "" if it is open.
+    `window_advice`: what would open an empty window, by how much, or why nothing; "" if open.
     `exact_status`: one of `EXACT_STATUS`, "" for every other strategy. `bound_s`: no placement
     of this batch in as many microbatches has a smaller fullest slot, loads summed as in
     `planner.placement.exact`; `fullest_slot_s`: that of this plan, summed alike; seconds.

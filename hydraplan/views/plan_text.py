@@ -24,6 +24,13 @@ SHOWN_ADVICE = 3
 """Different pieces of advice that are printed; batches of a file mostly need the same."""
 
 
+OPENS = "what would open the window"
+OPEN_MEANS = (
+    "an open window makes balance possible, no plan faster by itself: hydraplan compare with that"
+    " cap, tp or file tells"
+)
+
+
 def plan_object(
     path: Path, header: PlanHeader, batches: Sequence[BatchSummary]
 ) -> dict[str, object]:
@@ -160,9 +167,12 @@ def cap_text(header: PlanHeader) -> str:
 
 
 def window_text(plan: BatchSummary) -> str:
-    """The window of microbatch counts, as people read it; least > most where it is empty."""
+    """The window of microbatch counts, as people read it; least > most where it is empty.
+
+    None where the longest sequence leaves no count at all.
+    """
     low, high = plan.search.window_min, plan.search.window_max
-    return f"{low}..{high}" if low <= high else f"{low} > {high}"
+    return f"{low}..{high}" if low <= high else f"{low} > {high}" if high else "none"
 
 
 def advice_lines(batches: Sequence[BatchSummary], rest: str) -> list[str]:
@@ -181,6 +191,8 @@ def advice_lines(batches: Sequence[BatchSummary], rest: str) -> list[str]:
     silent = sum(len(at) for at in list(by_advice.values())[SHOWN_ADVICE:])
     if silent:
         lines.append(f"and {silent} more batches have an empty window: {rest}")
+    if any(OPENS in advice for advice in by_advice):
+        lines.append(OPEN_MEANS)
     return lines
 
 

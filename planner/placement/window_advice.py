@@ -8,8 +8,8 @@ sequence allows. Each way out moves one of the two bounds:
 * chunking: sequences beyond a length cut into chunks of less work, run in different
   microbatches, raise the upper bound.
 
-An open window means that balance is possible, not that it pays: a larger cap costs memory, a
-larger tp communication.
+An open window means that balance is possible, not that a plan there is faster: a larger cap costs
+memory, a larger tp communication, and hydra often plans as fast under an empty window.
 
 Source: our own derivation; what each way costs elsewhere is not modelled here.
 """
@@ -35,9 +35,17 @@ def window_advice(
     if not window.is_empty:
         return ""
     memory, short, most = bounds(table, length_tokens, cost.ranks, cap_tokens)
-    why = "the cap" if memory >= short else "the load of short tokens under the cap"
+    asks = "the cap" if memory >= short else "the load of short tokens under the cap"
+    why = (
+        f"{asks} asks for at least {window.low} microbatches, the longest sequence allows at"
+        f" most {window.high}"
+        if window.high > 0
+        else "the longest sequence alone, on as many ranks as lighten it, loads each of them"
+        f" {1 / most:.2f} times an even share of the batch, so no number of microbatches is even"
+    )
     ways = []
-    enough = _opening_cap(cost, table, length_tokens, cap_tokens, window)
+    caps = _caps(cap_tokens, window)
+    enough = _opening_cap(cost, table, length_tokens, caps)
     if enough is not None:
         ways.append(
             f"a cap of {enough} tokens (+{enough / cap_tokens - 1:.0%}, by recomputing or"
@@ -54,22 +62,30 @@ def window_advice(
         fitting = table.load_s.min(axis=1)[table.bucket] <= allowed_s
         longest = int(length_tokens[fitting].max())
         ways.append(f"chunks: no sequence costlier than one of {longest} tokens")
+    if ways:
+        return f"{why}; what would open the window: {', or '.join(ways)}"
     return (
-        f"{why} asks for at least {window.low} microbatches, the longest sequence allows at most"
-        f" {window.high}; what would open the window: {', or '.join(ways)}"
+        f"{why}; nothing would open the window: no cap up to {caps[-1]} tokens, no larger --tp on"
+        f" these devices, no cutting, since even {int(length_tokens.min())} tokens weigh too much"
     )
 
 
+def _caps(cap_tokens: int, window: Window) -> list[int]:
+    """Larger caps to try, ascending, from the least that could close the gap."""
+    caps = [ceil(cap_tokens * window.low / max(1, window.high))]
+    while len(caps) < MAX_STEPS:
+        caps.append(caps[-1] + 1 + caps[-1] // 50)
+    return caps
+
+
 def _opening_cap(
-    cost: CostModel, table: CostTable, length_tokens: IntArray, cap_tokens: int, window: Window
+    cost: CostModel, table: CostTable, length_tokens: IntArray, caps: list[int]
 ) -> int | None:
-    """About the smallest larger cap that opens the window; None if none does."""
-    cap = ceil(cap_tokens * window.low / max(1, window.high))
-    for _ in range(MAX_STEPS):
+    """About the smallest larger cap that opens the window; None if none of them does."""
+    for cap in caps:
         larger = cost_table(cost, length_tokens, cap, table.offered)
         if not microbatch_window(larger, length_tokens, cost.ranks, cap).is_empty:
             return cap
-        cap += 1 + cap // 50
     return None
 
 

@@ -58,3 +58,23 @@ def test_sequences_of_the_length_it_names_leave_the_window_open() -> None:
     assert not microbatch_window(lighter, length, 8, 8000).is_empty
     next_one = replace(table, floor_s=float(least_s[least_s > allowed_s].min()))
     assert microbatch_window(next_one, length, 8, 8000).is_empty
+
+
+def test_where_nothing_opens_the_window_it_says_so_and_why() -> None:
+    text = advice(np.array([200, 300]), 8, 4096, tp=8)
+    assert re.fullmatch(
+        r"the longest sequence alone, on as many ranks as lighten it, loads each of them \d+\.\d\d"
+        r" times an even share of the batch, so no number of microbatches is even; nothing would"
+        r" open the window: no cap up to \d+ tokens, no larger --tp on these devices, no cutting,"
+        r" since even 200 tokens weigh too much",
+        text,
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_advice_never_ends_without_saying_anything(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    length = rng.integers(1, 30_000, rng.integers(1, 12))
+    text = advice(length, 16, 4096)
+    assert not text.endswith(": ")
+    assert "at most 0" not in text

@@ -59,6 +59,8 @@ memory-ffd   long-first   -        9 > 6                 1.5         250
 batch 0: the cap asks for at least 9 microbatches, the longest sequence allows
 at most 6; what would open the window: a cap of 12288 tokens (+50%, by
 recomputing or offloading activations)
+an open window makes balance possible, no plan faster by itself: hydraplan
+compare with that cap, tp or file tells
 
 rows not placed whole: 4 empty
 """

@@ -71,6 +71,8 @@ batch    rows       tokens   M  window  winner       order           s  imbal.
 batch 0: the cap asks for at least 9 microbatches, the longest sequence allows
 at most 6; what would open the window: a cap of 12288 tokens (+50%, by
 recomputing or offloading activations)
+an open window makes balance possible, no plan faster by itself: hydraplan
+compare with that cap, tp or file tells
 
 4 rows hold no token and are skipped
 batch 0 sequences by degree: 1: 16000, 8: 380
@@ -90,6 +92,14 @@ def test_advice_that_every_batch_shares_stands_once(printed):
     text = printed(*(batch(i, EMPTY) for i in range(30)))
     assert text.count("what would open the window") == 1
     assert "every batch: the cap asks for at least 9" in text
+
+
+def test_a_window_that_nothing_opens_promises_nothing_and_reads_none(printed):
+    shut = replace(OPEN, window_min=1, window_max=0, window_advice="nothing would open the window")
+    text = printed(batch(search=shut))
+    assert "an open window makes balance possible" not in text
+    assert "  none    " in text
+    assert "1 > 0" not in text
 
 
 def test_advice_names_its_batches_and_ends_after_three(printed):
