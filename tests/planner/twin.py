@@ -117,7 +117,7 @@ def orders() -> dict[str, Any]:
 
     Of the rules only some, of the search one round: plain Python takes seconds for all of them.
     """
-    from hydraplan.planner.pipeline import joint_search, portfolio  # noqa: PLC0415
+    from hydraplan.planner.pipeline import joint_search, portfolio, scenarios  # noqa: PLC0415
     from hydraplan.planner.pipeline.memory import Memory  # noqa: PLC0415
     from hydraplan.route import RouteName, route  # noqa: PLC0415
     from hydraplan.slots import SlotTimes  # noqa: PLC0415
@@ -127,6 +127,8 @@ def orders() -> dict[str, Any]:
     rules = portfolio.rules
     with (
         patch.object(portfolio, "rules", lambda chunks: rules(chunks)[::10]),
+        patch.multiple(portfolio, FINALISTS=1, EVENED=(0.5,)),
+        patch.multiple(scenarios, JITTERS=2, STRAGGLERS=1),
         patch.multiple(joint_search, ROUNDS=1, NEIGHBOURS=4),
     ):
         for name, chunks in ways:
