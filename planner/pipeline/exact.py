@@ -41,6 +41,8 @@ AnyArray = NDArray[Any]
 
 UNITS = 10_000
 """Integer units in the mean op. Rounding loses less than one per op on the longest path."""
+MAX_UNITS = 1 << 40
+"""Most integer units of an op or a message; their sums fit 64 bits, shorter ones may round to 0."""
 SHARES = 2_520
 """Integer units in a token's activations over chunks; what B leaves is rounded up to whole ones."""
 MAX_OPS = 2_000
@@ -156,11 +158,10 @@ class _Run:
 def _scaled(lane: SlotTimes) -> _Run:
     """Seconds as integers without a common divisor."""
     op_s = lane.op_s[:, :, :, 0]
-    unit_s = float(op_s.mean()) / UNITS
-    parts = [
-        np.floor(s / unit_s * (1 + 1e-12)).astype(np.int64)
-        for s in (op_s, lane.boundary_s[0], lane.grad_sync_s)
-    ]
+    seconds = op_s, lane.boundary_s[0], lane.grad_sync_s
+    longest_s = max(float(s.max()) for s in seconds)
+    unit_s = max(float(op_s.mean()) / UNITS, longest_s / MAX_UNITS)
+    parts = [np.floor(s / unit_s * (1 + 1e-12)).astype(np.int64) for s in seconds]
     divisor = reduce(gcd, np.concatenate([part.ravel() for part in parts]).tolist())
     op, travel, sync = (part // divisor for part in parts)
     kinds = np.vstack([op.reshape(-1, op.shape[-1]), travel, lane.rows])
@@ -200,13 +201,15 @@ def _model(
             model.new_fixed_size_interval_var(begin, int(size), "")
             for begin, size in zip(begins[:, s].ravel(), run.op[:, s].ravel(), strict=True)
         )
-    _limit_memory(model, run, memory, begins, ends)
+    _limit_memory(model, run, memory, begins, ends, horizon)
     model.minimize(end)
     return model, begins, end
 
 
-def _limit_memory(model: Any, run: _Run, memory: Memory, begins: AnyArray, ends: AnyArray) -> None:
-    """What B frees is held from F to B, the rest from F to W."""
+def _limit_memory(
+    model: Any, run: _Run, memory: Memory, begins: AnyArray, ends: AnyArray, horizon: int
+) -> None:
+    """What B frees is held from F to B, the rest from F to W; messages on their way included."""
     _, stages, chunks, count = run.op.shape
     whole = np.floor(memory.live * SHARES + 1e-6).astype(np.int64)
     waits = np.ceil(memory.live * (1 - memory.frees) * SHARES - 1e-6).astype(np.int64)
@@ -221,7 +224,7 @@ def _limit_memory(model: Any, run: _Run, memory: Memory, begins: AnyArray, ends:
         for kind, held in ((1, freed), (2, rest)):
             for c, m in np.ndindex(chunks, count):
                 begin, last = begins[0, s, c, m], ends[kind, s, c, m]
-                size = model.new_int_var(0, int(run.op.sum() * 3), "")
+                size = model.new_int_var(0, horizon, "")
                 spans.append(model.new_interval_var(begin, size, last, ""))
                 demands.append(int(held[m]) // divisor)
         model.add_cumulative(spans, demands, limit // divisor)

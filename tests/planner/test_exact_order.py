@@ -114,3 +114,12 @@ def test_what_is_too_large_is_refused() -> None:
     count = MAX_OPS // 12 + 1
     with pytest.raises(Infeasible, match=rf"at most 2000 ops: 4 stages x 1 .* make {12 * count}"):
         solve_order(lane_times(np.ones((3, 4, count))), even_memory(4, count))
+
+
+@pytest.mark.parametrize("travel_s", [0.1, 1e3, 1e9, 1e24])
+def test_messages_that_take_far_longer_than_all_ops_do_not_fill_the_memory(travel_s: float) -> None:
+    """Two stages, two microbatches, room for one: each goes there and back before the next."""
+    times = lane_times(np.ones((3, 2, 2)), travel_s)
+    found = solve_order(times, even_memory(1.0, 2))
+    assert found.time_s == pytest.approx(2 * (2 * travel_s + 5), rel=1e-9)
+    assert found.bound_s <= found.time_s
