@@ -105,7 +105,8 @@ def plan_ops(
 ) -> Ordered:
     """The best ops over the given microbatch orders.
 
-    For `auto` and `portfolio` no static schedule within the limit is better, whatever its order.
+    For `auto` and `portfolio` no static schedule within the limit is better in these orders, nor,
+    with `search`, in the one found for it.
 
     Args:
         pipeline: A name in `PLANNED` or `SCHEDULES`.
