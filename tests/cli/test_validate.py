@@ -12,6 +12,7 @@ import pytest
 from hydraplan.cli.app import run
 from hydraplan.files.profilefile import write_profile
 from tests.builders import Place
+from tests.planner.cases import long_tailed
 from tests.planner.cases import profile as analytic
 from tests.plans import write_test_plan
 
@@ -89,6 +90,34 @@ def test_a_wrong_figure_is_named_with_both_values(
         "  batch 0: slot_imbalance is stored as 2, this plan has 1",
     ]
     assert "breaks figures once; the first: batch 0: slot_imbalance" in err
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("load_target_s", 1.0, "load_target_s is 1, "),
+        ("theta", 0.3, "theta is 0.3 with eta "),
+        ("eta", 0.07, "with eta 0.07, not 0.5/0.25/0.125 with 0.03/0.05/0.1"),
+        ("taper", 0.15, "a load-driven plan was found at eta, load_target_s, taper, theta, not"),
+        ("memory_s", 99.0, "memory_s is stored as 99, this batch has"),
+        ("num_candidates", 10_000, "num_candidates is 10000, hydra tries at most"),
+        ("window_max", 9_999, "window_max is stored as 9999, this plan has"),
+    ],
+)
+def test_a_search_that_cannot_have_been_is_told_in_words(
+    column: str, value: float, said: str, plan: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savetxt("mixed.txt", long_tailed(60, 3, longest=30_000), "%d")
+    inputs = ["mixed.txt", "--profile", "p.parquet", "--reorder", "none", "--force", "--pp", "2"]
+    shape = ["--ranks", "8", "--max-tokens-per-rank", "4096", "--batch-sequences", "60"]
+    assert run(["plan", *inputs, *shape, "-o", plan]) == 0
+    assert run(["validate", plan]) == 0
+    change("batches.parquet", column, 0, value)
+    capsys.readouterr()
+    assert run(["validate", plan]) == 1
+    out, err = capsys.readouterr()
+    assert said in out
+    assert err.startswith("error: a.plan breaks figures ")
 
 
 def test_an_order_of_ops_that_waits_for_itself_is_told_rank_by_rank(
