@@ -224,6 +224,19 @@ class BatchSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class StageSkew:
+    """How unequal the stages of a batch are.
+
+    `stage_s`: F + B + W of a mean slot on every stage, all chunks, shape (stages,), seconds.
+    `alike_fill_bubble`: what `fill_bubble` were if every stage took the mean of `stage_s`.
+    """
+
+    batch: int
+    stage_s: FloatArray
+    alike_fill_bubble: float
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """One strategy in one microbatch order; `figures` are means over the batches.
 

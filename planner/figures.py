@@ -45,14 +45,20 @@ def batch_figures(
     figures |= balance(slots.load_s, load_target_s)
     figures |= sizes(cost, placed, slots, schedule)
     figures |= displacement(placed)
-    even = evened(slots)
-    if options.pipeline in PLANNED:
-        schedule = canonical(options.pipeline, even, memory_of(cost, options, even))
-    figures["fill_bubble"] = shares(simulate(even, schedule))["pipeline_bubble"]
+    figures["fill_bubble"] = fill_bubble(cost, options, evened(slots), schedule)
     bound = bound_s(cost, placed.length_tokens, options.max_tokens_per_rank)
     figures["lower_bound_s"] = bound
     figures["efficiency"] = bound / figures["iteration_s"]
     return {name: figures[name] for name in FIGURES}, timeline
+
+
+def fill_bubble(
+    cost: CostModel, options: PlanOptions, even: SlotTimes, schedule: Schedule
+) -> float:
+    """Pipeline bubble of even slots under the schedule, or the canonical one of a planned kind."""
+    if options.pipeline in PLANNED:
+        schedule = canonical(options.pipeline, even, memory_of(cost, options, even))
+    return shares(simulate(even, schedule))["pipeline_bubble"]
 
 
 def evened(slots: SlotTimes) -> SlotTimes:

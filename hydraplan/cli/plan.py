@@ -64,8 +64,9 @@ def plan(
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.planfile import PLAN_FILES, write_plan
     from hydraplan.host import usable_cores
-    from hydraplan.model import BatchPlan, BatchSummary
+    from hydraplan.model import BatchPlan, BatchSummary, StageSkew
     from hydraplan.planner.plan import plan_many, without_taper
+    from hydraplan.planner.stage_skew import stage_skew
     from hydraplan.views import console
     from hydraplan.views.plan_text import plan_object, print_plan
 
@@ -102,9 +103,11 @@ def plan(
     if ignored := without_taper(inputs.options):
         console.note(f"note: {ignored}")
     summaries: list[BatchSummary] = []
+    skews: list[StageSkew] = []
 
     def kept(batch: BatchPlan) -> BatchPlan:
         summaries.append(batch.summary())
+        skews.append(stage_skew(header, batch))
         return batch
 
     with (
@@ -113,7 +116,7 @@ def plan(
     ):
         write_plan(output, header, map(kept, console.counted(batches, advance)))
     if json:
-        console.emit_json(plan_object(output, header, summaries))
+        console.emit_json(plan_object(output, header, summaries, skews))
     else:
-        print_plan(header, summaries)
+        print_plan(header, summaries, skews)
     console.note(f"wrote {output}")

@@ -78,10 +78,11 @@ def _show_run(path: Path, json: bool) -> None:
 
 
 def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, json: bool) -> None:
-    from hydraplan.errors import InvalidPlan
+    from hydraplan.errors import Infeasible, InvalidPlan
     from hydraplan.executor.valid import check_order
     from hydraplan.files.planfile import open_plan, read_batch
     from hydraplan.invariants import check_plan
+    from hydraplan.planner.stage_skew import stage_skew
     from hydraplan.slots import slot_times
     from hydraplan.views import console
     from hydraplan.views.charts import SHADES, heat_map
@@ -89,19 +90,25 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
     from hydraplan.views.plan_text import plan_object, print_plan, print_sequences
 
     plan = open_plan(path)
-    summaries = []
+    summaries, skews = [], []
     for index in range(plan.header.num_batches) if batch is None else [batch]:
         found = read_batch(plan, index)
         broken = check_plan(plan.header, found)
         if broken:
             raise InvalidPlan(f"{path} is not valid: {broken[0]}", f"see hydraplan validate {path}")
         summaries.append(found.summary())
+        if json or view in (None, "summary"):
+            try:
+                skews.append(stage_skew(plan.header, found))
+            except Infeasible:  # its ops wait for each other; say which
+                check_order(path, plan.header, found)
+                raise
     if json:
-        console.emit_json(plan_object(path, plan.header, summaries))
+        console.emit_json(plan_object(path, plan.header, summaries, skews))
         return
     shown = read_batch(plan, batch or 0)
     if view in (None, "summary"):
-        print_plan(plan.header, summaries)
+        print_plan(plan.header, summaries, skews)
     if view in (None, "loads"):
         slots = slot_times(
             plan.header.cost_model(), shown.sequences.placed(), shown.num_microbatches

@@ -8,10 +8,11 @@ from typing import TypeVar
 from hydraplan.errors import many, printable
 from hydraplan.invariants import CAPS
 from hydraplan.metrics import FIGURES, mean_figures
-from hydraplan.model import CHOOSING, ON_RANKS, BatchPlan, BatchSummary, Search
+from hydraplan.model import CHOOSING, ON_RANKS, BatchPlan, BatchSummary, Search, StageSkew
 from hydraplan.planheader import PlanHeader
 from hydraplan.views import console
 from hydraplan.views.options_text import changed_options, options_object
+from hydraplan.views.stages_text import print_stages, stages_object
 
 K = TypeVar("K", str, int)
 
@@ -32,13 +33,16 @@ OPEN_MEANS = (
 
 
 def plan_object(
-    path: Path, header: PlanHeader, batches: Sequence[BatchSummary]
+    path: Path, header: PlanHeader, batches: Sequence[BatchSummary], skews: Sequence[StageSkew]
 ) -> dict[str, object]:
-    """A plan for `--json`: where it lies, what was asked, and one object a batch."""
+    """A plan for `--json`: where it lies, what was asked, its layers, and one object a batch."""
     return {
         "plan": path,
         "options": options_object(header.options),
-        "batches": [batch_object(b) for b in batches],
+        "layers": header.layers,
+        "batches": [
+            batch_object(b) | stages_object(skew) for b, skew in zip(batches, skews, strict=True)
+        ],
     }
 
 
@@ -64,7 +68,9 @@ def batch_object(plan: BatchSummary) -> dict[str, object]:
     }
 
 
-def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
+def print_plan(
+    header: PlanHeader, batches: Sequence[BatchSummary], skews: Sequence[StageSkew]
+) -> None:
     """Summary of a plan: header, a row a batch, figures over all, and one countable last line."""
     options, shown = header.options, batches[:SHOWN_BATCHES]
     console.emit(
@@ -100,7 +106,10 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
         if len(shown) == len(batches)
         else f"and {len(batches) - len(shown)} more: hydraplan show PLAN --batch NUMBER",
     )
-    for text in advice_lines(batches, "hydraplan show PLAN --batch NUMBER"):
+    for text in (
+        *advice_lines(batches, "hydraplan show PLAN --batch NUMBER"),
+        *evener_lines(shown),
+    ):
         console.emit(text)
     for b in shown:
         if b.search.exact_status:
@@ -117,6 +126,7 @@ def print_plan(header: PlanHeader, batches: Sequence[BatchSummary]) -> None:
         degrees = _total(b.degrees for b in batches)
         console.emit(f"all batches, sequences by degree: {_pairs(degrees)}")
     console.emit()
+    print_stages(header, batches, skews)
     figures = mean_figures([b.figures for b in batches])
     console.print_table(
         ["figure", "value"], list(figures.items()), title="figures, mean over batches"
@@ -193,6 +203,25 @@ def advice_lines(batches: Sequence[BatchSummary], rest: str) -> list[str]:
         lines.append(f"and {silent} more batches have an empty window: {rest}")
     if any(OPENS in advice for advice in by_advice):
         lines.append(OPEN_MEANS)
+    return lines
+
+
+EVENER = 0.05
+"""Slot imbalance by which another plan must be lower to be worth a line. Our choice."""
+
+
+def evener_lines(batches: Sequence[BatchSummary]) -> list[str]:
+    """A line for each batch whose most even plan was not taken, since it costs more time."""
+    lines = []
+    for b in batches:
+        s = b.search
+        taken_s = s.memory_s if b.winner == "memory" else s.fastest_load_driven_s
+        even = s.load_driven_slot_imbalance
+        if even <= b.figures["slot_imbalance"] - EVENER and s.load_driven_s > taken_s:
+            lines.append(
+                f"batch {b.batch}: a plan with slot imbalance {even:.2f} exists,"
+                f" {s.load_driven_s / taken_s - 1:.1%} slower"
+            )
     return lines
 
 

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hydraplan.metrics import FIGURES
-from hydraplan.model import BatchSummary, Search
+from hydraplan.model import BatchSummary, Search, StageSkew
 from hydraplan.views.plan_text import batch_object, print_plan
 from tests.plans import plan_header, tiny_model
 
@@ -46,7 +47,8 @@ def printed(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
 
     def of(*batches, **options):
-        print_plan(header(**options), list(batches))
+        skew = StageSkew(0, np.array([0.1, 0.14]), 0.2)
+        print_plan(header(**options), list(batches), [skew] * len(batches))
         return capsys.readouterr().out
 
     return of
@@ -77,6 +79,14 @@ compare with that cap, tp or file tells
 4 rows hold no token and are skipped
 batch 0 sequences by degree: 1: 16000, 8: 380
 
+stages: layers of each chunk, F + B + W of a mean microbatch
+stage   layers   ms a microbatch   over mean
+--------------------------------------------
+    0   1                    100   0.833
+    1   1                    140   1.167
+fill 25.0% of the time: 20.0% if all stages took their mean, so 5.0 points are
+unequal stages; stage 1 is the slowest, 1.17 of the mean
+
 figures, mean over batches
 figure                   value
 ------------------------------
@@ -92,6 +102,23 @@ def test_advice_that_every_batch_shares_stands_once(printed):
     text = printed(*(batch(i, EMPTY) for i in range(30)))
     assert text.count("what would open the window") == 1
     assert "every batch: the cap asks for at least 9" in text
+
+
+def test_a_more_even_plan_that_was_not_taken_is_told_with_its_price(printed):
+    search = replace(OPEN, load_driven_s=2.232, fastest_load_driven_s=2.0, memory_s=3.0)
+    uneven = {"slot_imbalance": 1.48} | dict.fromkeys(set(FIGURES) - {"slot_imbalance"}, 0.25)
+    line = "batch 0: a plan with slot imbalance 1.02 exists, 11.6% slower"
+    assert line in printed(batch(search=search, figures=uneven))
+    memory = replace(search, fastest_load_driven_s=2.1, memory_s=2.0)
+    assert line in printed(batch(search=memory, winner="memory", figures=uneven))
+    taken = replace(search, load_driven_s=2.0)
+    even = uneven | {"slot_imbalance": 1.03}
+    for said in (
+        batch(search=taken, figures=uneven),
+        batch(search=search, figures=even),
+        batch(search=replace(search, load_driven_slot_imbalance=float("nan")), figures=uneven),
+    ):
+        assert "exists" not in printed(said)
 
 
 def test_a_window_that_nothing_opens_promises_nothing_and_reads_none(printed):
