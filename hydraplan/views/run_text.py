@@ -143,6 +143,7 @@ def print_run(run: Run) -> None:
 CAUSES = {
     "compute": "own work as planned",
     "stage_wait": "waits for other stages",
+    "stage_skew": "waits since stages are unequal",
     "link_wait": "waits for a message on its way",
     "group_wait": "waits for members of its groups",
     "dp_bubble": "waits for the latest lane",
