@@ -167,6 +167,14 @@ def _microbatch_multiple(
         yield f"{count} microbatches are no multiple of {multiple}"
 
 
+def _no_empty_microbatch(
+    header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences
+) -> Iterator[str]:
+    """Every microbatch holds a sequence; single lanes of it may hold none."""
+    for microbatch in np.setdiff1d(np.arange(batch.num_microbatches), placed.microbatch):
+        yield f"microbatch {microbatch} holds no sequence on any lane, it must hold 1"
+
+
 def _cap(header: PlanHeader, cost: CostModel, batch: BatchPlan, placed: Sequences) -> Iterator[str]:
     """Exact rows of every slot stay within the cap."""
     rows = _rows(cost, batch, placed)
@@ -198,10 +206,10 @@ def _cap_per_sequence(
 ) -> Iterator[str]:
     """Length over degree of every single sequence stays within the cap; their sum may not."""
     cap = header.options.max_tokens_per_rank
-    share = placed.length_tokens / placed.degree
     for i in np.flatnonzero(placed.length_tokens > cap * placed.degree):
+        share = placed.length_tokens[i] / placed.degree[i]
         yield (
-            f"sequence {placed.sequence_id[i]} has {share[i]:.10g} tokens on each of its"
+            f"sequence {placed.sequence_id[i]} has {share:.10g} tokens on each of its"
             f" {placed.degree[i]} ranks, the cap is {cap}"
         )
 
@@ -285,9 +293,7 @@ def _reorder(
     Windows are so many rows of the file in turn, `none` means windows of one row. A microbatch
     may hold rows of several: the next one begins with the window it ended with, or a later one.
     """
-    size = reorder_window(header.options.reorder)
-    if size is None:
-        return
+    size = reorder_window(header.options.reorder) or len(batch.sequences)
     window = (placed.sequence_id - batch.sequences.sequence_id[0]) // size
     by = np.lexsort((window, placed.microbatch))
     used, start = np.unique(placed.microbatch[by], return_index=True)
@@ -368,6 +374,7 @@ RULES: dict[str, Rule] = {
     "aligned": _aligned,
     "min-degree": _min_degree,
     "microbatch-multiple": _microbatch_multiple,
+    "no-empty-microbatch": _no_empty_microbatch,
     "max-groups": _max_groups,
     "cap": _cap,
     "cap-mean": _cap_mean,

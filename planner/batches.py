@@ -70,7 +70,8 @@ def open_batches(
 
     Raises:
         InputError: A length beyond reason, or a batch with nothing to train on.
-        Infeasible: A row that no degree can hold, under `on_overlong="error"`.
+        Infeasible: A row that no degree can hold, under `on_overlong="error"`, or a batch of fewer
+            sequences than microbatches that were asked for.
     """
     longest = int(lengths.length_tokens.argmax())
     if lengths.length_tokens[longest] > MAX_LENGTH_TOKENS:
@@ -94,6 +95,9 @@ def open_batches(
             f" empty, {overlong[start:stop].sum()} too long",
             "check the length file, or take larger batches",
         )
+    fewest = options.microbatches or options.microbatch_multiple
+    if (trained < fewest).any():
+        raise _too_few(options, fewest, trained, bounds)
     return Batches(cost, lengths.length_tokens, bounds, options)
 
 
@@ -157,4 +161,22 @@ def _overlong(
         f"sequence {row} of {length} tokens needs degree {needed} under the cap of {cap} tokens"
         f" per rank, {available} is available; the smallest cap that fits is {enough}",
         f"use --max-tokens-per-rank {enough}, more --ranks, or --on-overlong skip|truncate",
+    )
+
+
+def _too_few(
+    options: PlanOptions, fewest: int, trained: IntArray, bounds: list[tuple[int, int]]
+) -> Infeasible:
+    """Some batch has fewer sequences than microbatches; `trained` counts those of each batch."""
+    name, most = "--microbatches", int(trained.min())
+    if options.microbatches is None:
+        name = "--microbatch-multiple"
+    index = int((trained < fewest).argmax())
+    start, stop = bounds[index]
+    only_last = len(bounds) > 1 and index == len(bounds) - 1
+    return Infeasible(
+        f"batch {index}, rows {start}..{stop - 1}: {name} asks for {fewest} microbatches of at"
+        f" least one sequence each, there are {trained[index]} sequences to train on",
+        f"use {name} {most} or less, or larger batches"
+        + (f", or leave the last batch out with --num-batches {index}" if only_last else ""),
     )

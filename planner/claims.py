@@ -22,7 +22,7 @@ from hydraplan.planner.pipeline.schedules import SCHEDULES, layout_of
 from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.draft import Request
 from hydraplan.planner.placement.hydra import MOST_CANDIDATES, memory_times_s
-from hydraplan.planner.placement.strategies import STRATEGIES, promised
+from hydraplan.planner.placement.strategies import LATER, STRATEGIES, promised
 from hydraplan.stages import split_layers
 
 POINT = ("load_target_s", "theta", "eta", "slack", "taper")
@@ -53,7 +53,7 @@ def header_claims(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
             return
     if (options.batch_sequences is None) == (options.batch_tokens is None):
         yield "exactly one of --batch-sequences and --batch-tokens says how large batches are"
-    for name in sorted(set(promised(options)) - set(header.invariants)):
+    for name in sorted(set(promised(options)) - set(header.invariants) - LATER):
         yield f"the plan does not promise {name}, as every plan of {options.strategy} does"
     if options.microbatches not in (None, batch.num_microbatches):
         yield f"{batch.num_microbatches} microbatches, --microbatches asks {options.microbatches}"

@@ -148,6 +148,12 @@ PAIRED = [Place(40, 0, 2), Place(24, 0, 2), Place(30, 2), Place(30, 3)]
             ["3 microbatches are no multiple of 2"],
         ),
         (
+            "no-empty-microbatch",
+            [*PAIRED, Place(8, 0, 4, 1, 2)],
+            {},
+            ["microbatch 1 holds no sequence on any lane, it must hold 1"],
+        ),
+        (
             "cap-mean",
             PAIRED,
             {"max_tokens_per_rank": 31},

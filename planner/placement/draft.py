@@ -11,8 +11,10 @@ from hydraplan.model import FloatArray, IntArray, Schedule, Search, Sequences
 from hydraplan.planner.pipeline.fast_run import Slots, iteration_s, slots_of
 from hydraplan.planner.pipeline.order import microbatch_order
 from hydraplan.planner.placement.cost_table import CostTable
+from hydraplan.planner.placement.no_empty import Blocks, without_empty
 from hydraplan.planner.placement.sizing import Sized, load_of, raised
 from hydraplan.planner.placement.window import Window
+from hydraplan.slots import most_microbatches
 
 COST_ERROR = 0.05
 """Relative error of the costs that a placement is also scored under, as a profiler may have."""
@@ -65,6 +67,11 @@ class Request:
     def slow(self) -> FloatArray | None:
         """Slowness of every lane; None where all are nominal."""
         return None if self.cost.rank_speed is None else self.cost.slow
+
+    @property
+    def most_microbatches(self) -> int:
+        """The largest number that is planned: each of them holds a sequence."""
+        return min(most_microbatches(self.cost.pp, self.cost.ranks), len(self.sequences))
 
     def whole_multiple(self, num_microbatches: int) -> int:
         """The next number of microbatches that the request allows."""
@@ -147,19 +154,22 @@ def build(
 ) -> Built:
     """The slots of a placement.
 
-    Where their number was left open, microbatches that got nothing are taken out, as far as
-    the wanted multiple allows.
+    Where their number was left open, microbatches that got nothing are taken out. If a fixed
+    number or the wanted multiple asks for more, others are parted (`no_empty`).
     """
     if request.microbatches is None:
         used, microbatch = np.unique(microbatch, return_inverse=True)
         num_microbatches = request.whole_multiple(len(used))
     else:
         num_microbatches = request.microbatches
+    degree = legal_degrees(request.cost.ranks)[found.level]
+    blocks = Blocks(first_rank, degree, found.load_s, request.cost.slow)
+    kept = request.reorder != "batch"
     placed = replace(
         request.sequences,
-        microbatch=microbatch,
+        microbatch=without_empty(microbatch, blocks, num_microbatches, kept),
         first_rank=first_rank,
-        degree=legal_degrees(request.cost.ranks)[found.level],
+        degree=degree,
         ulysses_size=found.ulysses_size,
         ring_size=found.ring_size,
         rank_tokens_max=found.rows,

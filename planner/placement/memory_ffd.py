@@ -115,7 +115,8 @@ def place_memory_sized(request: Request) -> Draft:
     """The strategy `memory-ffd`: degrees from memory, packed to the cap.
 
     Raises:
-        Infeasible: Packing needs more microbatches than were fixed.
+        Infeasible: Packing needs more microbatches than were fixed, or a multiple needs more than
+            there are sequences.
     """
     level = memory_floor(
         request.cost, request.sequences.length_tokens, request.cap_tokens, request.table.offered
@@ -127,6 +128,12 @@ def place_memory_sized(request: Request) -> Draft:
             f"memory-ffd packs this batch into {count} microbatches,"
             f" --microbatches allows {request.microbatches}",
             "use --microbatches auto",
+        )
+    if request.microbatches is None and count > len(request.sequences):
+        raise Infeasible(
+            f"memory-ffd packs this batch into {count} microbatches, a multiple of"
+            f" {request.microbatch_multiple}, but it has only {len(request.sequences)} sequences",
+            "use a smaller --microbatch-multiple, or a larger --max-tokens-per-rank",
         )
     return draft(request, found, microbatch, first_rank, request.microbatches or count, "memory")
 

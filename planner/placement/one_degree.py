@@ -15,7 +15,6 @@ from hydraplan.layout import legal_degrees
 from hydraplan.model import IntArray
 from hydraplan.planner.placement.draft import Built, Draft, Request, Timing, build, settled, timed
 from hydraplan.planner.placement.sizing import Sized, memory_floor
-from hydraplan.slots import most_microbatches
 
 Packed = tuple[IntArray, IntArray, int]
 """Microbatch and group of every sequence, and the number of microbatches."""
@@ -31,7 +30,7 @@ def fastest_degree(request: Request, name: str, pack: Pack) -> Draft:
         Infeasible: No degree holds all sequences, or none in the fixed number of microbatches.
     """
     best: tuple[Timing, Built] | None = None
-    most = most_microbatches(request.cost.pp, request.cost.ranks)
+    most = request.most_microbatches
     tried = rejected = 0
     for found, degree in degrees_that_hold(request):
         packed = pack(request, found, request.cost.ranks // degree)
@@ -70,7 +69,7 @@ def pack_once(request: Request, found: Draft, pack: Pack) -> None:
 
 
 def _nothing_fits(request: Request, name: str, tried: int, most: int) -> Infeasible:
-    cap = request.cap_tokens
+    cap, multiple = request.cap_tokens, request.microbatch_multiple
     if not tried:
         return Infeasible(
             f"{name}: no single degree holds every sequence within {cap} tokens",
@@ -78,8 +77,10 @@ def _nothing_fits(request: Request, name: str, tried: int, most: int) -> Infeasi
         )
     return Infeasible(
         f"{name}: none of {tried} degrees keeps every slot within {cap} tokens in"
-        f" {request.microbatches or most} microbatches",
+        f" {request.microbatches or f'up to {most}'} microbatches"
+        + (f", a multiple of {multiple}" if multiple > 1 else ""),
         "use --microbatches auto, or more"
         if request.microbatches
-        else "use a larger --max-tokens-per-rank, or smaller batches",
+        else "use a larger --max-tokens-per-rank"
+        + (", or a smaller --microbatch-multiple" if multiple > 1 else ", or smaller batches"),
     )

@@ -25,7 +25,6 @@ from hydraplan.planner.placement.window import (
     counts_to_try,
     least_imbalance,
 )
-from hydraplan.slots import most_microbatches
 
 BUDGET = 110_000
 """Sequences plus slots that the placements of one round may add up to."""
@@ -130,8 +129,8 @@ def first_counts(request: Request) -> list[int]:
 
 
 def _allowed(request: Request, counts: list[int]) -> list[int]:
-    """The counts as multiples of what is wanted, without those too large to plan."""
-    most = most_microbatches(request.cost.pp, request.cost.ranks)
+    """The counts as multiples of what is wanted, without those too large to plan or to fill."""
+    most = request.most_microbatches
     return sorted({m for m in map(request.whole_multiple, counts) if m <= most})
 
 

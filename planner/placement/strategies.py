@@ -22,8 +22,11 @@ ALWAYS = ("accounted", "degree", "inside", "layout", "order", "schedule")
 LIMITS = ("min-degree", "microbatch-multiple", "max-groups")
 """Invariants of strategies that honour every limit a user can set."""
 
-BLOCKS = (*ALWAYS, *LIMITS, "aligned", "cap")
+BLOCKS = (*ALWAYS, *LIMITS, "no-empty-microbatch", "aligned", "cap")
 """Invariants of strategies that place exact rows on aligned blocks."""
+
+LATER = frozenset({"no-empty-microbatch"})
+"""Those of them that plans of an earlier version do not promise."""
 
 SETS = (*ALWAYS, "every-rank", "one-degree", "min-degree", "microbatch-multiple")
 """Invariants of Megatron-Core's schedulers: every microbatch cuts the pool into sets of ranks."""

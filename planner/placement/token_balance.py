@@ -23,7 +23,6 @@ from hydraplan.planner.placement.one_degree import (
     pack_once,
 )
 from hydraplan.planner.placement.sizing import Sized
-from hydraplan.slots import most_microbatches
 
 
 def place_token_balanced(request: Request) -> Draft:
@@ -52,10 +51,13 @@ def pack_balanced(request: Request, found: Sized, num_groups: int) -> Packed | N
 
 def _growing(request: Request, least: int) -> Iterable[int]:
     """Numbers of microbatches from `least` on: one after the other, later in steps of a 16th."""
-    count, most = least, most_microbatches(request.cost.pp, request.cost.ranks)
-    while count <= most:
+    multiple = request.microbatch_multiple
+    count, most = least, request.most_microbatches // multiple * multiple
+    while count < most:
         yield count
         count = request.whole_multiple(count + 1 + count // 16)
+    if least <= most:
+        yield most
 
 
 def balance_tokens(

@@ -85,7 +85,11 @@ def placed_at_degrees(request: Request, found: Sized, num_microbatches: int) -> 
     length, ranks, cap = request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
     if request.reorder == "batch":
         return place(found, request.table, length, ranks, num_microbatches, cap, request.slow)
-    return place_in_order(request, found, num_microbatches)
+    kept = place_in_order(request, found, num_microbatches)
+    if request.microbatches is not None or kept is None:
+        return kept
+    filled = request.whole_multiple(len(kept.peak_s)) <= len(request.sequences)
+    return kept if filled else None
 
 
 def finalist_of(request: Request, found: Trial, orders: tuple[str, ...] = (LONG,)) -> Finalist:

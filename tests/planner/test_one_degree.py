@@ -116,7 +116,7 @@ def test_no_degree_for_all_is_said_so() -> None:
         fastest_degree(fewer, "static-cp", pack_first_fit)
 
 
-def test_nothing_packs_into_more_slots_than_a_planner_holds() -> None:
+def test_nothing_packs_into_more_microbatches_than_there_are_sequences() -> None:
     values = np.full(64, 4000, np.int64)
     asked = request_for(values, ranks=2, pp=1)
 
@@ -124,6 +124,6 @@ def test_nothing_packs_into_more_slots_than_a_planner_holds() -> None:
         return np.zeros(64, np.int64), np.zeros(64, np.int64), 1 << 24
 
     pack: Pack = far_too_many
-    with pytest.raises(Infeasible, match="in 65536 microbatches") as raised:
+    with pytest.raises(Infeasible, match="in up to 64 microbatches") as raised:
         fastest_degree(asked, "static-cp", pack)
     assert raised.value.hint == "use a larger --max-tokens-per-rank, or smaller batches"

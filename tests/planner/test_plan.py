@@ -150,12 +150,6 @@ def test_a_fixed_number_of_microbatches_is_kept_or_refused() -> None:
         plan_one(values, microbatches=1, strategy="memory-ffd", microbatch_order="as-built")
 
 
-def test_more_microbatches_than_sequences_leaves_empty_slots_not_errors() -> None:
-    batch = plan_one([500, 300, 200], microbatches=7)
-    assert batch.num_microbatches == 7
-    assert len(batch.schedule[0]) == 14
-
-
 def test_a_length_beyond_any_reason_is_refused_before_it_can_overflow() -> None:
     with pytest.raises(InputError, match="row 1 has 2199023255552 tokens"):
         plan(lengths([5, 1 << 41]), profile(), options(), 1)

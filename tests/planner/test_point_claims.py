@@ -5,7 +5,7 @@ from math import nan
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hydraplan.errors import Infeasible
@@ -42,6 +42,7 @@ def test_what_the_search_says_is_believed(
     seed: int, rows: int, ranks: int, pp: int, reorder: str, multiple: int, count: int | None,
     tapered: bool, slow: bool,
 ) -> None:  # fmt: skip
+    assume(rows >= max(multiple, count or 1))
     request = request_for(
         long_tailed(rows, seed, longest=3000 * ranks), ranks=ranks, pp=pp, reorder=reorder,
         microbatch_multiple=multiple, microbatches=count,

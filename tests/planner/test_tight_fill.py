@@ -154,7 +154,7 @@ def requests(draw: st.DrawFn) -> Request:
     """Small batches under all options that a tight filling has to obey."""
     ranks, seed = draw(st.sampled_from([1, 2, 3, 6, 8, 12])), draw(st.integers(0, 999))
     return request_for(
-        long_tailed(draw(st.integers(1, 30)), seed, longest=3000 * ranks),
+        long_tailed(draw(st.integers(12, 30)), seed, longest=3000 * ranks),
         ranks=ranks,
         pp=draw(st.integers(1, 4)),
         min_degree=draw(st.sampled_from([1, 1, min(2, ranks)])),
