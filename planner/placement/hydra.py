@@ -114,12 +114,7 @@ def place_hydra(request: Request) -> Draft:
     if memory and load_driven and load_driven.iteration_s > memory.iteration_s and fastest:
         options.append(drafted(request, fastest))
     if not options:
-        raise Infeasible(
-            f"no plan with {request.microbatches} microbatches keeps every slot within"
-            f" {request.cap_tokens} tokens; the tokens alone need {request.window.memory}",
-            "use --microbatches auto or a larger number, or raise --max-tokens-per-rank"
-            + (", or let rows move farther with --reorder" if request.reorder != "batch" else ""),
-        )
+        raise _no_plan(request)
     winner = min(options, key=lambda d: d.iteration_s)
     nan = float("nan")
     balanced = load_driven if chosen is best else None
@@ -137,6 +132,19 @@ def place_hydra(request: Request) -> Draft:
         memory_s=memory.iteration_s if memory else nan,
     )
     return replace(winner, search=search)
+
+
+def _no_plan(request: Request) -> Infeasible:
+    number, hint = f"with {request.microbatches}", "use --microbatches auto or a larger number"
+    if request.microbatches is None:
+        number = f"of a multiple of {request.microbatch_multiple}, up to {len(request.sequences)},"
+        hint = "use a smaller --microbatch-multiple"
+    return Infeasible(
+        f"no plan {number} microbatches keeps every slot within {request.cap_tokens} tokens; the"
+        f" tokens alone need {request.window.memory}",
+        f"{hint}, or raise --max-tokens-per-rank"
+        + (", or let rows move farther with --reorder" if request.reorder != "batch" else ""),
+    )
 
 
 def _searched(request: Request) -> tuple[list[Trial | None], list[Finalist]]:
