@@ -58,7 +58,7 @@ class Named(NamedTuple):
 
 SCHEDULES = (
     Named("1f1b"), Named("zb-h1"), Named("zb-h2"), Named("zb-1p", 1), Named("zb-2p", 2),
-    Named("portfolio", 1), Named("portfolio", 2), Named("auto", 1), Named("auto", 2),
+    Named("portfolio", 1), Named("portfolio", 2),
 )  # fmt: skip
 PLANNED = (
     Named("1f1b"), Named("zb-h1"), Named("zb-h2"), Named("zb-2p", 2), Named("auto", 1),
