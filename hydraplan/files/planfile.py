@@ -149,14 +149,19 @@ def read_batch(plan: Plan, batch: int) -> BatchPlan:
     kinds = schedule.column("op").to_pylist()
     microbatch, chunk = column(schedule, "microbatch"), column(schedule, "chunk")
     per_stage = [np.flatnonzero(stages == s) for s in range(pp)]
-    if sum(map(len, per_stage)) != len(stages):
-        raise InputError(f"schedule.parquet of {plan.path}: batch {batch} names a stage beyond pp")
+    for i in np.flatnonzero((stages < 0) | (stages >= pp)):
+        raise InputError(
+            f"schedule.parquet of {plan.path}: batch {batch}, row {i}: stage {stages[i]}, the plan"
+            f" has 0..{pp - 1}",
+            _DAMAGED,
+        )
     position = column(schedule, "position")
     for stage, rows in enumerate(per_stage):
-        if not np.array_equal(position[rows], np.arange(len(rows))):
+        for i in np.flatnonzero(position[rows] != np.arange(len(rows))):
             raise InputError(
-                f"schedule.parquet of {plan.path}: batch {batch}, stage {stage}:"
-                f" positions do not count 0..{len(rows) - 1}"
+                f"schedule.parquet of {plan.path}: batch {batch}, stage {stage}: position"
+                f" {position[rows[i]]} stands where {i} belongs; they count 0..{len(rows) - 1}",
+                _DAMAGED,
             )
     return BatchPlan(
         batch=values["batch"],
@@ -178,6 +183,9 @@ def read_batch(plan: Plan, batch: int) -> BatchPlan:
         figures={name: values[name] for name in FIGURES},
         search=Search(**{name: values[name] for name in Search.__dataclass_fields__}),
     )
+
+
+_DAMAGED = "its files were changed or damaged after planning; make the plan again"
 
 
 def load_plan(path: str | Path) -> PlanFrames:
