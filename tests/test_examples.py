@@ -1,17 +1,24 @@
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import pandas as pd
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+FOLDER = Path(__file__).parents[1] / "examples"
+SAYS = {
+    "megatron_batches.py": "--pipeline-model-parallel-layout 'Et*8|t*9|t*8|t*7,L'",
+    "plan_in_python.py": "figures (simulated)",
+}
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
-def test_every_example_runs_and_says_something(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", SAYS)
+def test_every_example_runs_and_says_something(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(path)],
+        [sys.executable, str(FOLDER / name)],
         cwd=tmp_path,
         env=os.environ | {"TMPDIR": str(tmp_path)},
         capture_output=True,
@@ -20,8 +27,38 @@ def test_every_example_runs_and_says_something(path: Path, tmp_path: Path) -> No
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "figures (simulated)" in done.stdout
+    assert SAYS[name] in done.stdout
 
 
-def test_there_are_examples() -> None:
-    assert EXAMPLES
+def test_no_example_is_left_out() -> None:
+    assert sorted(path.name for path in FOLDER.glob("*.py")) == sorted(SAYS)
+
+
+@pytest.fixture(scope="module")
+def megatron() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("example", FOLDER / "megatron_batches.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_layout_option_names_chunk_after_chunk(megatron: ModuleType) -> None:
+    assert megatron.layout(((8,), (9,), (8,), (7,))) == "Et*8|t*9|t*8|t*7,L"
+    assert megatron.layout(((4, 5), (4, 3))) == "Et*4|t*4|t*5|t*3,L"
+
+
+def test_a_rank_packs_its_sequences_by_group_in_the_common_order(megatron: ModuleType) -> None:
+    columns = ["sequence_id", "length_tokens", "microbatch", "order", "first_rank", "degree"]
+    rows = [(0, 5, 0, 3, 0, 1), (1, 100, 0, 0, 0, 4), (2, 30, 0, 1, 0, 2), (3, 7, 1, 0, 2, 2),
+            (4, 33, 0, 2, 0, 2)]  # fmt: skip
+    batch = pd.DataFrame(rows, columns=columns)
+    assert megatron.groups(batch) == [(0, 2), (0, 4), (2, 2)]
+    assert list(megatron.packs(batch, 0, 0)) == [
+        ((0, 4), [1], [0, 100], [0, 104]),
+        ((0, 2), [2, 4], [0, 30, 63], [0, 32, 68]),
+        ((0, 1), [0], [0, 5], [0, 5]),
+    ]
+    assert list(megatron.packs(batch, 3, 0)) == [((0, 4), [1], [0, 100], [0, 104])]
+    assert list(megatron.packs(batch, 0, 1)) == []

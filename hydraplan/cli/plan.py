@@ -68,7 +68,7 @@ def plan(
     from hydraplan.planner.plan import plan_many, without_taper
     from hydraplan.planner.stage_skew import stage_skew
     from hydraplan.views import console
-    from hydraplan.views.plan_text import plan_object, print_plan
+    from hydraplan.views.plan_text import interleaving_note, plan_object, print_plan
 
     refuse_existing(output, force, PLAN_FILES)
     inputs = o.read_inputs(
@@ -119,4 +119,6 @@ def plan(
         console.emit_json(plan_object(output, header, summaries, skews))
     else:
         print_plan(header, summaries, skews)
+    if odd := interleaving_note(header, summaries):
+        console.note(odd)
     console.note(f"wrote {output}")

@@ -206,6 +206,19 @@ def advice_lines(batches: Sequence[BatchSummary], rest: str) -> list[str]:
     return lines
 
 
+def interleaving_note(header: PlanHeader, batches: Sequence[BatchSummary]) -> str:
+    """That Megatron-Core would not interleave some batch; "" if it would, or is not asked to."""
+    pp = header.options.pp
+    odd = [b for b in batches if b.num_microbatches % pp]
+    if header.options.pipeline != "interleaved" or not odd:
+        return ""
+    return (
+        f"note: batch {odd[0].batch} has {odd[0].num_microbatches} microbatches, no multiple of pp"
+        f" {pp}, as Megatron-Core's interleaved schedule wants it; --microbatch-multiple {pp} plans"
+        f" one ({len(odd)} of {len(batches)} batches)"
+    )
+
+
 EVENER = 0.05
 """Slot imbalance by which another plan must be lower to be worth a line. Our choice."""
 
@@ -215,7 +228,8 @@ def evener_lines(batches: Sequence[BatchSummary]) -> list[str]:
     lines = []
     for b in batches:
         s = b.search
-        taken_s = s.memory_s if b.winner == "memory" else s.fastest_load_driven_s
+        times_s = {"memory": s.memory_s, "load-driven": s.fastest_load_driven_s}
+        taken_s = times_s.get(b.winner, b.figures["iteration_s"])
         even = s.load_driven_slot_imbalance
         if even <= b.figures["slot_imbalance"] - EVENER and s.load_driven_s > taken_s:
             lines.append(

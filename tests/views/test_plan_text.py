@@ -7,7 +7,7 @@ import pytest
 
 from hydraplan.metrics import FIGURES
 from hydraplan.model import BatchSummary, Search, StageSkew
-from hydraplan.views.plan_text import batch_object, print_plan
+from hydraplan.views.plan_text import batch_object, interleaving_note, print_plan
 from tests.plans import plan_header, tiny_model
 
 ADVICE = (
@@ -167,3 +167,14 @@ def test_an_exact_op_order_shows_status_time_bound_gap_and_work(printed):
     found = batch_object(batch(search=search))
     assert found["ops_gap"] == pytest.approx(0.02)
     assert (found["ops_status"], found["ops_deterministic_s"]) == ("optimal", 0.25)
+
+
+def test_an_interleaved_plan_that_megatron_core_refuses_is_noted_with_the_option():
+    batches = [batch(0, num_microbatches=16), batch(1), batch(2)]
+    note = interleaving_note(header(pipeline="interleaved"), batches)
+    assert note == (
+        "note: batch 1 has 17 microbatches, no multiple of pp 2, as Megatron-Core's interleaved"
+        " schedule wants it; --microbatch-multiple 2 plans one (2 of 3 batches)"
+    )
+    assert interleaving_note(header(pipeline="interleaved"), batches[:1]) == ""
+    assert interleaving_note(header(), batches) == ""

@@ -1,0 +1,32 @@
+"""What `plan` notes on stderr, and leaves out of stdout."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hydraplan.cli.app import run
+from hydraplan.files.profilefile import write_profile
+from tests.planner.cases import profile as analytic
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    write_profile(Path("p.parquet"), analytic().header, [])
+    np.savetxt("l.txt", [100] * 12, "%d")
+    return [
+        "plan", "l.txt", "--profile", "p.parquet", "--ranks", "2", "--max-tokens-per-rank", "512",
+        "--batch-sequences", "12", "--pp", "2", "--pipeline", "interleaved", "-o", "a.plan",
+    ]  # fmt: skip
+
+
+def test_microbatches_that_megatron_core_does_not_interleave_are_noted(
+    plan: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*plan, "--microbatches", "3", "--json"]) == 0
+    out, notes = capsys.readouterr()
+    assert "note: batch 0 has 3 microbatches, no multiple of pp 2" in notes
+    assert "Megatron" not in out
+    assert run([*plan, "--microbatch-multiple", "2", "--force"]) == 0
+    assert "Megatron" not in capsys.readouterr().err
