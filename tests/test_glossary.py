@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from hydraplan.files.planfile import PLAN_FILES
 from hydraplan.metrics import FIGURES
 from hydraplan.model import BatchSummary, Comparison, Search
+from hydraplan.planner.pipeline.order import ALL_ORDERS
 from hydraplan.views.compare_text import row_object
 from hydraplan.views.plan_text import batch_object
 
@@ -55,3 +56,19 @@ def test_every_column_of_a_loaded_plan_is_explained():
         assert f"| `{name.removesuffix('.parquet')}` |" in TEXT
     columns = {name for schema in PLAN_FILES.values() for name in schema.names}
     assert explained <= columns
+
+
+def test_no_name_is_explained_twice_in_a_table():
+    for section in ("Figures", "What a search says", "Stages of a plan"):
+        names = first_cells(section)
+        assert sorted(set(names)) == sorted(names), section
+
+
+def test_every_order_of_microbatches_is_named():
+    row = next(line for line in TEXT.splitlines() if line.startswith("| `microbatch_order` |"))
+    assert all(name in row for name in (*ALL_ORDERS, "auto"))
+
+
+def test_sums_of_predicted_seconds_are_called_what_they_are():
+    assert "is an upper bound of its load" in TEXT
+    assert "degree descending, then `sequence_id`" in TEXT
