@@ -17,11 +17,11 @@ ON_RANKS: tuple[Status, Status] = ("placed", "truncated")
 OpKind = Literal["F", "B", "W", "BW"]
 """F forward, B input gradient, W weight gradient, BW both in one go (as 1F1B runs them)."""
 
-WINNERS = ("load-driven", "memory")
+WINNERS = ("load-driven", "memory", "one-degree")
 """Which kind of candidate a strategy returned."""
 
 CHOOSING = ("hydra", "exact")
-"""Strategies that choose between both kinds; what every other returns is memory-sized."""
+"""Strategies that choose between these; what every other returns counts as memory-sized."""
 
 EXACT_STATUS = ("optimal", "feasible")
 """What strategy `exact` says of its plan: proven least, or with a gap to the bound."""
@@ -163,7 +163,7 @@ class Search:
 class BatchPlan:
     """One global batch: where every sequence goes, in which order the stages work, and figures.
 
-    `winner` says which candidate the strategy returned ("load-driven" or "memory"),
+    `winner` says which candidate the strategy returned (of `WINNERS`),
     `microbatch_order` the order it was put in. `figures` are those of `hydraplan.metrics`
     for the noise-free run of this plan. Predicted starts and ends have one entry an op of
     each stage: the earliest start and the latest end over the lanes, in seconds.

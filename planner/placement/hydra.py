@@ -14,6 +14,9 @@ the order of their rows: that order is legal too, and where little can be chosen
 then finds the better plan there. What comes of it is a finalist where it is no slower than the plan
 would be without it, or balanced where that is not.
 
+They also get the fastest plan with one degree for all (`one_degree`), which is hard to beat where
+few sequences make most of the work.
+
 Where tapered microbatches are asked for (`taper`), some are tried around the number of even ones
 that was chosen, and returned if they are faster at right and wrong costs together.
 
@@ -37,6 +40,7 @@ from hydraplan.planner.placement.choice import (
 )
 from hydraplan.planner.placement.draft import Draft, Request, draft
 from hydraplan.planner.placement.memory_ffd import place_memory_sized
+from hydraplan.planner.placement.one_degree import fastest_degree, most_packed
 from hydraplan.planner.placement.search import (
     ETAS,
     MOST,
@@ -51,7 +55,9 @@ from hydraplan.planner.placement.search import (
     tapered_points,
     uneven,
 )
-from hydraplan.planner.placement.tight_fill import KEPT, is_small, tight_fillings
+from hydraplan.planner.placement.static_cp import pack_first_fit
+from hydraplan.planner.placement.tight_fill import KEPT, SMALL, is_small, tight_fillings
+from hydraplan.planner.placement.token_balance import pack_balanced
 from hydraplan.planner.placement.trial import (
     Finalist,
     Trial,
@@ -65,14 +71,15 @@ from hydraplan.planner.placement.trial import (
     time_s,
     trial_of,
 )
+from hydraplan.planner.placement.window import LOOK, counts_from
 
 FEW = 64
 """Sequences up to which a small batch is also planned in the order of its rows."""
 SHARED = 1.004
 """How much the slot imbalance may rise when a placement is run, seen on the benchmark's cells."""
-MOST_CANDIDATES = 2 * (1 + 2 * MOST) + KEPT + 2 * MOST
+MOST_CANDIDATES = 2 * (1 + 2 * MOST) + LOOK * 2 * MOST + KEPT + 2 * MOST + 2 * most_packed(SMALL)
 """What a search tries at the most: memory-sized and two rounds, these once more in the order of
-the rows, tight fillings, tapered."""
+the rows, two rounds at more numbers of microbatches, tight fillings, tapered, one degree."""
 
 
 def place_hydra(request: Request) -> Draft:
@@ -100,6 +107,8 @@ def place_hydra(request: Request) -> Draft:
     best, fastest, chosen = choice(request, runs)
     standing = [memory, *(m for m in memories[1:] if m and not outbalanced(request, m, chosen))]
     memory = min((m for m in standing if m), key=lambda d: d.iteration_s, default=None)
+    small = request.reorder == "batch" and is_small(request)
+    one_degree = _one_degree(request) if small else None
     if chosen and request.tapered:
         tapers = [trial_of(request, p) for p in _tapered(request, chosen.point.num_microbatches)]
         tries += tapers
@@ -111,6 +120,8 @@ def place_hydra(request: Request) -> Draft:
     if memory is None and load_driven is None and request.reorder == "batch":
         memory = memories[0] = _order_kept(request)
     options = [d for d in (load_driven, memory) if d is not None]
+    if one_degree and not outbalanced(request, one_degree, chosen):
+        options.append(one_degree)
     if memory and load_driven and load_driven.iteration_s > memory.iteration_s and fastest:
         options.append(drafted(request, fastest))
     if not options:
@@ -118,10 +129,11 @@ def place_hydra(request: Request) -> Draft:
     winner = min(options, key=lambda d: d.iteration_s)
     nan = float("nan")
     balanced = load_driven if chosen is best else None
+    more = one_degree.search if one_degree else None
     search = replace(
         winner.search,
-        num_candidates=len(tries) + len(memories),
-        num_rejected=tries.count(None) + memories.count(None),
+        num_candidates=len(tries) + len(memories) + (more.num_candidates if more else 0),
+        num_rejected=tries.count(None) + memories.count(None) + (more.num_rejected if more else 0),
         load_driven_s=balanced.iteration_s if balanced else time_s(best) if best else nan,
         load_driven_slot_imbalance=best.built.slot_imbalance if best else nan,
         fastest_load_driven_s=min(
@@ -166,15 +178,51 @@ def _in_input_order(
 ) -> tuple[Draft | None, list[Trial | None], list[Finalist]]:
     """What `--reorder none` finds: memory-sized, all that is placed, and the load-driven plan.
 
-    Microbatches may then change places, as the request allows it.
+    Microbatches may then change places, as the request allows it. Where their number is open, more
+    of them are tried than the window suggests (`window.counts_from`); the fastest plan counts.
     """
-    rows_in_order = replace(request, reorder="none")
-    memory = _memory_candidate(rows_in_order)
-    tries, runs = _searched(replace(rows_in_order, orders=("as-built",)))
+    rows_in_order = replace(request, reorder="none", orders=("as-built",))
+    memory = _memory_candidate(replace(rows_in_order, orders=request.orders))
+    tries, runs = _searched(rows_in_order)
     _, fastest, chosen = choice(request, runs)
     if memory and chosen and memory.iteration_s < time_s(chosen):
         chosen = fastest
-    return memory, tries, [in_orders(request, chosen, request.orders)] if chosen else []
+    likely = [chosen] if chosen else []
+    for count in _more_counts(request):
+        more, runs = _searched(replace(rows_in_order, microbatches=count))
+        tries += more
+        likely += runs
+    kept = [in_orders(request, run, request.orders) for run in likely]
+    return memory, tries, sorted(kept, key=time_s)[:1]
+
+
+def _more_counts(request: Request) -> list[int]:
+    if request.microbatches is not None:
+        return []
+    most = request.most_microbatches
+    counts = counts_from(request.window.memory, request.cost.pp, most)
+    counts = list(map(request.whole_multiple, counts))
+    return sorted({m for m in counts if m <= most})
+
+
+def _one_degree(request: Request) -> Draft | None:
+    """The fastest plan with one degree for all sequences, packed or balanced by tokens."""
+    made = []
+    for name, pack in (("static-cp", pack_first_fit), ("token-balance", pack_balanced)):
+        try:
+            made.append(fastest_degree(request, name, pack))
+        except Infeasible:
+            continue
+    if not made:
+        return None
+    tried = [draft.search for draft in made]
+    best = min(made, key=lambda draft: draft.iteration_s)
+    search = replace(
+        best.search,
+        num_candidates=sum(search.num_candidates for search in tried),
+        num_rejected=sum(search.num_rejected for search in tried),
+    )
+    return replace(best, winner="one-degree", search=search)
 
 
 def _has_few(request: Request) -> bool:

@@ -112,6 +112,19 @@ def counts_over(window: Window) -> list[int]:
     return sorted({round(float(m)) for m in np.linspace(window.low, window.high, SPREAD)})
 
 
+LOOK = 12
+"""Numbers of microbatches that are tried where no window says which."""
+
+
+def counts_from(fewest: int, num_stages: int, most: int) -> list[int]:
+    """Numbers of microbatches from the fewest to three times that or twice the stages, ascending.
+
+    More of them are lighter, which fills and drains the pipeline sooner, and cost more in all.
+    """
+    wanted = np.round(np.geomspace(fewest, max(3 * fewest, 2 * num_stages, LOOK), LOOK))
+    return sorted({int(m) for m in wanted if m <= most})
+
+
 def least_imbalance(load_s: FloatArray, count: IntArray, fixed_s: float, num_slots: int) -> float:
     """No placement of these pieces on so many slots has a smaller slot imbalance.
 

@@ -22,9 +22,13 @@ from hydraplan.planner.placement.choice import (
 )
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.hydra import FEW, MOST_CANDIDATES, place_hydra, place_once
+from hydraplan.planner.placement.one_degree import fastest_degree
 from hydraplan.planner.placement.search import BALANCED
+from hydraplan.planner.placement.static_cp import pack_first_fit
 from hydraplan.planner.placement.tight_fill import SMALL
+from hydraplan.planner.placement.token_balance import pack_balanced
 from hydraplan.planner.placement.trial import Finalist
+from hydraplan.planner.placement.window import counts_from
 from tests.planner.cases import long_tailed, mix, request_for
 
 
@@ -123,7 +127,7 @@ def few(draw: st.DrawFn) -> Request:
         pp=draw(st.sampled_from([1, 2, 4, 8])),
         min_degree=draw(st.sampled_from([1, 1, min(2, ranks)])),
         microbatch_multiple=multiple,
-        microbatches=draw(st.sampled_from([None, None, multiple, 4, 12])),
+        microbatches=draw(st.sampled_from([None, None, multiple, 4, min(12, count)])),
         microbatch_shape=draw(st.sampled_from(["even", "even", "tapered"])),
         rank_speed=(0.5, *[1.0] * (ranks - 1)) if draw(st.booleans()) else None,
         engine=draw(st.sampled_from(["nested", "ring"])),
@@ -168,15 +172,42 @@ def test_a_plan_in_row_order_is_returned_where_it_is_the_faster_one() -> None:
     request = request_for(
         mix("128K", 36, 133), ranks=8, pp=2, max_tokens_per_rank=16_384, microbatch_multiple=4
     )
-    kept, free = in_row_order(request), place_hydra(request)
-    with patch.object(hydra, "_has_few", lambda _: False):
-        plain = place_hydra(request)
+    kept = in_row_order(request)
     assert kept is not None
+    assert place_hydra(request).iteration_s <= kept.iteration_s
+    with patch.object(hydra, "_one_degree", lambda _: None):
+        free = place_hydra(request)
+        with patch.object(hydra, "_has_few", lambda _: False):
+            plain = place_hydra(request)
     assert plain.iteration_s > 1.02 * kept.iteration_s
     assert free.iteration_s <= kept.iteration_s
     assert free.winner == "load-driven"
     assert plain.search.num_candidates < free.search.num_candidates <= MOST_CANDIDATES
     place_once(request, free)
+
+
+@settings(max_examples=8)
+@given(few())
+def test_no_plan_with_one_degree_is_faster_unless_it_straggles(request: Request) -> None:
+    try:
+        free = place_hydra(replace(request, tapered=False))
+    except Infeasible:
+        return
+    for name, pack in (("static-cp", pack_first_fit), ("token-balance", pack_balanced)):
+        try:
+            rival = fastest_degree(request, name, pack)
+        except Infeasible:
+            continue
+        over = free.iteration_s / rival.iteration_s - 1
+        uneven = [straggles(request, draft.slot_imbalance) for draft in (free, rival)]
+        assert over <= 1e-9 or (uneven == [False, True] and over <= BALANCE_WORTH)
+
+
+def test_microbatches_are_looked_at_up_to_three_times_the_fewest_or_twice_the_stages() -> None:
+    assert counts_from(1, 2, 100) == [1, 2, 3, 4, 5, 6, 8, 10, 12]
+    assert counts_from(1, 8, 100) == [1, 2, 3, 4, 5, 6, 8, 10, 12, 16]
+    assert counts_from(10, 4, 100) == [10, 11, 12, 13, 15, 16, 18, 20, 22, 25, 27, 30]
+    assert counts_from(10, 4, 14) == [10, 11, 12, 13]
 
 
 def test_a_large_batch_is_not_planned_in_the_order_of_its_rows(

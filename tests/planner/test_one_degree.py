@@ -14,14 +14,17 @@ from hydraplan.layout import legal_degrees
 from hydraplan.model import BatchPlan, IntArray
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.figures import check_figures
+from hydraplan.planner.placement import one_degree
 from hydraplan.planner.placement.draft import draft
 from hydraplan.planner.placement.one_degree import (
     Pack,
     degrees_that_hold,
     fastest_degree,
+    most_packed,
 )
 from hydraplan.planner.placement.static_cp import pack_first_fit
 from hydraplan.planner.placement.token_balance import pack_balanced
+from hydraplan.planner.placement.window import LOOK, counts_from
 from hydraplan.planner.plan import plan
 from tests.planner.cases import long_tailed, options, profile, request_for
 
@@ -57,7 +60,10 @@ def test_every_plan_obeys_every_invariant_and_has_one_degree(
 
 @pytest.mark.parametrize("ranks", [8, 12])
 @pytest.mark.parametrize("name", sorted(PACKS))
-def test_the_degree_is_the_fastest_of_all_that_hold_the_longest(name: str, ranks: int) -> None:
+def test_the_degree_is_the_fastest_of_all_that_hold_the_longest(
+    name: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_degree, "BUDGET", 0)
     values = long_tailed(60, 3, longest=9_000)
     asked, pack = request_for(values, ranks=ranks, pp=4), PACKS[name]
     seconds = {}
@@ -76,6 +82,35 @@ def test_the_degree_is_the_fastest_of_all_that_hold_the_longest(name: str, ranks
 
 
 @pytest.mark.parametrize("name", sorted(PACKS))
+def test_no_number_of_microbatches_that_is_tried_is_faster(name: str) -> None:
+    asked, pack = request_for(long_tailed(60, 3, longest=9_000), ranks=8, pp=4), PACKS[name]
+    made = fastest_degree(asked, name, pack)
+    tried = set()
+    for found, degree in degrees_that_hold(asked):
+        first = pack(asked, found, 8 // degree)
+        assert first is not None
+        for count in counts_from(first[2], 4, 60):
+            packed = pack(replace(asked, microbatches=count), found, 8 // degree)
+            if packed is not None:
+                microbatch, group, count = packed
+                rival = draft(asked, found, microbatch, group * degree, count, "memory")
+                assert made.iteration_s <= rival.iteration_s
+                tried.add(count)
+    assert len(tried) >= LOOK // 2
+    assert made.num_microbatches > min(tried)
+    assert made.search.num_candidates <= most_packed(8)
+
+
+def test_large_batches_are_packed_in_the_fewest_microbatches_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = request_for(long_tailed(60, 3, longest=9_000), ranks=8, pp=4)
+    monkeypatch.setattr(one_degree, "BUDGET", 60)
+    few = fastest_degree(asked, "static-cp", pack_first_fit)
+    assert few.search.num_candidates == len(list(degrees_that_hold(asked)))
+
+
+@pytest.mark.parametrize("name", sorted(PACKS))
 def test_a_fixed_number_of_microbatches_is_used_whole_or_refused(name: str) -> None:
     values = long_tailed(64, 5, longest=8000)
     _, free = planned(values, strategy=name)
@@ -91,10 +126,9 @@ def test_a_fixed_number_of_microbatches_is_used_whole_or_refused(name: str) -> N
 def test_a_wanted_multiple_of_microbatches_leaves_none_idle(name: str) -> None:
     values = long_tailed(64, 5, longest=8000)
     _, free = planned(values, strategy=name, min_degree=8)
-    _, batch = planned(values, strategy=name, min_degree=8, microbatch_multiple=4)
-    assert free.num_microbatches % 4
-    assert batch.num_microbatches % 4 == 0
-    assert 0 < batch.num_microbatches - free.num_microbatches < 4
+    _, batch = planned(values, strategy=name, min_degree=8, microbatch_multiple=7)
+    assert free.num_microbatches % 7
+    assert batch.num_microbatches % 7 == 0
     used = batch.sequences.placed().microbatch
     assert set(used.tolist()) == set(range(batch.num_microbatches))
 
