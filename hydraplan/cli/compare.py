@@ -49,6 +49,7 @@ def compare(
     from hydraplan.errors import Infeasible, InputError
     from hydraplan.model import Comparison, LeftOut
     from hydraplan.planner.compare import compare as rows_of
+    from hydraplan.planner.compiled import WAIT, is_cold
     from hydraplan.planner.plan import without_taper
     from hydraplan.views import console
     from hydraplan.views.compare_text import print_rows, row_object
@@ -88,6 +89,8 @@ def compare(
     )
     if ignored := without_taper(inputs.options, names):
         console.note(f"note: {ignored}")
+    if is_cold("hydraplan.planner.placement"):
+        console.note(WAIT)
     found = list(rows_of(*inputs, names, workers))
     rows = [row for row in found if isinstance(row, Comparison)]
     left_out = [row for row in found if isinstance(row, LeftOut)]

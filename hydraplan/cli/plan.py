@@ -65,6 +65,7 @@ def plan(
     from hydraplan.files.planfile import PLAN_FILES, write_plan
     from hydraplan.host import usable_cores
     from hydraplan.model import BatchPlan, BatchSummary, StageSkew
+    from hydraplan.planner.compiled import WAIT, is_cold
     from hydraplan.planner.plan import plan_many, without_taper
     from hydraplan.planner.stage_skew import stage_skew
     from hydraplan.views import console
@@ -102,6 +103,8 @@ def plan(
     )
     if ignored := without_taper(inputs.options):
         console.note(f"note: {ignored}")
+    if is_cold("hydraplan.planner.placement"):
+        console.note(WAIT)
     summaries: list[BatchSummary] = []
     skews: list[StageSkew] = []
 

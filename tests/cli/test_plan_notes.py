@@ -30,3 +30,21 @@ def test_microbatches_that_megatron_core_does_not_interleave_are_noted(
     assert "Megatron" not in out
     assert run([*plan, "--microbatch-multiple", "2", "--force"]) == 0
     assert "Megatron" not in capsys.readouterr().err
+
+
+def test_a_first_plan_says_that_it_compiles(
+    plan: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = "note: compiling the planner's loops, once on this machine: about a minute"
+    asked: list[str] = []
+    monkeypatch.setattr("hydraplan.planner.compiled.is_cold", lambda name: not asked.append(name))
+    assert run(plan) == 0
+    out, notes = capsys.readouterr()
+    assert notes.startswith(note)
+    assert note not in out
+    assert run(["compare", *plan[1:-2], "--strategies", "hydra"]) == 0
+    assert capsys.readouterr().err.startswith(note)
+    assert asked == ["hydraplan.planner.placement"] * 2
+    monkeypatch.setattr("hydraplan.planner.compiled.is_cold", lambda name: False)
+    assert run([*plan, "--force"]) == 0
+    assert note not in capsys.readouterr().err
