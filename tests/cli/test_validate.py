@@ -157,6 +157,8 @@ def test_an_order_of_ops_that_waits_for_itself_is_told_rank_by_rank(
         ["export", "a.plan", "--format", "chrome", "-o", "a.json"],
         ["export", "a.plan", "--format", "pytorch-csv", "-o", "a.csv"],
         ["show", "a.plan", "--view", "gantt"],
+        ["show", "a.plan", "--view", "summary"],
+        ["show", "a.plan", "--json"],
     ):
         assert run(command) == 1
         assert capsys.readouterr().err == (
