@@ -14,7 +14,7 @@ Source: our own.
 
 from math import inf
 
-from hydraplan.planner.placement.draft import Draft, Request
+from hydraplan.planner.placement.draft import Draft, Request, right_and_wrong_s
 from hydraplan.planner.placement.search import BALANCED
 from hydraplan.planner.placement.tight_fill import is_small
 from hydraplan.planner.placement.trial import Finalist, best_order_s, both_s, time_s
@@ -83,3 +83,12 @@ def outbalanced(request: Request, plan: Draft, chosen: Finalist | None) -> bool:
         and not straggles(request, chosen.built.slot_imbalance)
         and time_s(chosen) <= plan.iteration_s * (1 + BALANCE_WORTH)
     )
+
+
+def clearly_faster(request: Request, plan: Draft, other: Draft) -> bool:
+    """Whether a plan with one degree saves more than balance is worth, at right and wrong costs.
+
+    Its slots carry more work, which noise makes longer: it is not taken for less.
+    """
+    times_s = [right_and_wrong_s(request, draft) for draft in (plan, other)]
+    return times_s[0] * (1 + BALANCE_WORTH) < times_s[1]

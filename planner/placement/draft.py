@@ -195,6 +195,15 @@ def perturbed_s(request: Request, whole: Built, timing: Timing) -> float:
     return iteration_s(whole.slots, schedule, timing.order, wrong)
 
 
+def right_and_wrong_s(request: Request, plan: Draft) -> float:
+    """Its time, and that with the cost of every slot off by `COST_ERROR`, together; seconds."""
+    slots = slots_of(request.cost, plan.sequences, plan.num_microbatches)
+    schedule = request.schedule(request.cost.pp, plan.num_microbatches)
+    wrong = wrong_by(COST_ERROR, slots.padded.shape)
+    order = np.arange(plan.num_microbatches)
+    return plan.iteration_s + iteration_s(slots, schedule, order, wrong)
+
+
 def settled(request: Request, whole: Built, timing: Timing, winner: str) -> Draft:
     """The placement in that order."""
     position = np.empty_like(timing.order)

@@ -15,7 +15,7 @@ then finds the better plan there. What comes of it is a finalist where it is no 
 would be without it, or balanced where that is not.
 
 They also get the fastest plan with one degree for all (`one_degree`), which is hard to beat where
-few sequences make most of the work.
+few sequences make most of the work; it is returned if it is clearly faster.
 
 Where tapered microbatches are asked for (`taper`), some are tried around the number of even ones
 that was chosen, and returned if they are faster at right and wrong costs together.
@@ -33,6 +33,7 @@ import numpy as np
 from hydraplan.errors import Infeasible
 from hydraplan.planner.placement.choice import (
     choice,
+    clearly_faster,
     no_slower,
     outbalanced,
     straggles,
@@ -120,13 +121,13 @@ def place_hydra(request: Request) -> Draft:
     if memory is None and load_driven is None and request.reorder == "batch":
         memory = memories[0] = _order_kept(request)
     options = [d for d in (load_driven, memory) if d is not None]
-    if one_degree and not outbalanced(request, one_degree, chosen):
-        options.append(one_degree)
     if memory and load_driven and load_driven.iteration_s > memory.iteration_s and fastest:
         options.append(drafted(request, fastest))
     if not options:
         raise _no_plan(request)
     winner = min(options, key=lambda d: d.iteration_s)
+    if one_degree and clearly_faster(request, one_degree, winner):
+        winner = one_degree
     nan = float("nan")
     balanced = load_driven if chosen is best else None
     more = one_degree.search if one_degree else None
