@@ -108,7 +108,7 @@ def print_plan(
     )
     for text in (
         *advice_lines(batches, "hydraplan show PLAN --batch NUMBER"),
-        *evener_lines(shown),
+        *evener_lines(batches),
     ):
         console.emit(text)
     for b in shown:
@@ -224,19 +224,29 @@ EVENER = 0.05
 
 
 def evener_lines(batches: Sequence[BatchSummary]) -> list[str]:
-    """A line for each batch whose most even plan was not taken, since it costs more time."""
-    lines = []
+    """That the most even plan of a batch was not taken, since it costs more time; a line each.
+
+    More than `SHOWN_ADVICE` of them become one line.
+    """
+    lines, at, slower = [], [], []
     for b in batches:
         s = b.search
         times_s = {"memory": s.memory_s, "load-driven": s.fastest_load_driven_s}
         taken_s = times_s.get(b.winner, b.figures["iteration_s"])
         even = s.load_driven_slot_imbalance
         if even <= b.figures["slot_imbalance"] - EVENER and s.load_driven_s > taken_s:
+            at.append(b.batch)
+            slower.append(s.load_driven_s / taken_s - 1)
             lines.append(
                 f"batch {b.batch}: a plan with slot imbalance {even:.2f} exists,"
-                f" {s.load_driven_s / taken_s - 1:.1%} slower"
+                f" {slower[-1]:.1%} slower"
             )
-    return lines
+    if len(lines) <= SHOWN_ADVICE:
+        return lines
+    return [
+        f"{len(at)} batches ({at[0]} to {at[-1]}): more even plans exist, {min(slower):.1%} to"
+        f" {max(slower):.1%} slower"
+    ]
 
 
 def _exactness(plan: BatchSummary) -> str:

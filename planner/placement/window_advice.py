@@ -40,8 +40,9 @@ def window_advice(
         f"{asks} asks for at least {window.low} microbatches, the longest sequence allows at"
         f" most {window.high}"
         if window.high > 0
-        else "the longest sequence alone, on as many ranks as lighten it, loads each of them"
-        f" {1 / most:.2f} times an even share of the batch, so no number of microbatches is even"
+        else "the longest sequence, on as many ranks as lighten it, loads each of them"
+        f" {1 / most:.4g} times an even share of the batch at its least cost, so the window holds"
+        " no number of microbatches"
     )
     ways = []
     caps = _caps(cap_tokens, window)
@@ -66,7 +67,8 @@ def window_advice(
         return f"{why}; what would open the window: {', or '.join(ways)}"
     return (
         f"{why}; nothing would open the window: no cap up to {caps[-1]} tokens, no larger --tp on"
-        f" these devices, no cutting, since even {int(length_tokens.min())} tokens weigh too much"
+        " these devices, no cutting, since even the shortest sequence"
+        f" ({int(length_tokens.min())} tokens) is too costly"
     )
 
 

@@ -63,10 +63,11 @@ def test_sequences_of_the_length_it_names_leave_the_window_open() -> None:
 def test_where_nothing_opens_the_window_it_says_so_and_why() -> None:
     text = advice(np.array([200, 300]), 8, 4096, tp=8)
     assert re.fullmatch(
-        r"the longest sequence alone, on as many ranks as lighten it, loads each of them \d+\.\d\d"
-        r" times an even share of the batch, so no number of microbatches is even; nothing would"
-        r" open the window: no cap up to \d+ tokens, no larger --tp on these devices, no cutting,"
-        r" since even 200 tokens weigh too much",
+        r"the longest sequence, on as many ranks as lighten it, loads each of them \d+\.\d+ times"
+        r" an even share of the batch at its least cost, so the window holds no number of"
+        r" microbatches; nothing would open the window: no cap up to \d+ tokens, no larger --tp on"
+        r" these devices, no cutting, since even the shortest sequence \(200 tokens\) is too"
+        r" costly",
         text,
     )
 

@@ -119,6 +119,10 @@ def test_a_more_even_plan_that_was_not_taken_is_told_with_its_price(printed):
         batch(search=replace(search, load_driven_slot_imbalance=float("nan")), figures=uneven),
     ):
         assert "exists" not in printed(said)
+    many = [batch(i, replace(search, load_driven_s=2.1 + i / 10), figures=uneven) for i in range(4)]
+    text = printed(*many)
+    assert "4 batches (0 to 3): more even plans exist, 5.0% to 20.0% slower" in text
+    assert "a plan with slot imbalance" not in text
 
 
 def test_a_window_that_nothing_opens_promises_nothing_and_reads_none(printed):
