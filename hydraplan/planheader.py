@@ -130,6 +130,12 @@ def reorder_window(reorder: str) -> int | None:
     return int(size)
 
 
+def reorder_within(reorder: str, num_rows: int) -> str:
+    """What is asked of a batch of so many rows: a window that holds them all is `batch`."""
+    size = reorder_window(reorder)
+    return "batch" if size is None or size >= num_rows else reorder
+
+
 class PlanHeader(Config):
     """Footer of the three files of a plan.
 

@@ -18,7 +18,7 @@ from hydraplan.planner.claims import (
     search_claims,
 )
 from hydraplan.planner.lower_bound import bound_s
-from hydraplan.planner.open_request import open_request
+from hydraplan.planner.open_request import open_request, others
 from hydraplan.planner.pipeline.ops_claims import ops_claims
 from hydraplan.planner.pipeline.planned import PLANNED, canonical
 from hydraplan.planner.pipeline.simulator import simulate
@@ -97,6 +97,7 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
         return
     try:
         request = open_request(cost, options, batch.sequences)
+        asked = [request, *others(request, options)]
         computed, timeline = batch_figures(
             cost,
             placed,
@@ -122,9 +123,10 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     claims = list(search_claims(options, batch, computed))
     yield from claims
     if not claims and not np.isnan(batch.search.load_target_s):
-        yield from point_claims(request, batch.search, placed, batch.num_microbatches)
+        count = batch.num_microbatches
+        yield from _least([point_claims(r, batch.search, placed, count) for r in asked])
     if batch.strategy in CHOOSING:
-        yield from memory_claims(request, batch.search)
+        yield from _least([memory_claims(r, batch.search) for r in asked])
     slots = slot_times(cost, placed, batch.num_microbatches)
     yield from order_claims(options, request.orders, batch.microbatch_order, slots.load_s)
     yield from row_claims(cost, options, batch.sequences)
@@ -140,6 +142,11 @@ def _differences(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
         ):
             if not _same(now, then):
                 yield f"predicted_{name}_s of stage {stage} is not when its ops {name}"
+
+
+def _least(found: list[Iterator[str]]) -> list[str]:
+    """What is said of the request that the plan agrees with best: any may be its own."""
+    return min((list(claims) for claims in found), key=len)
 
 
 def _same(computed: FloatArray | float, stored: FloatArray | float) -> bool:

@@ -4,6 +4,7 @@ Planning asks it, and so does the check of a plan, which has to know what was as
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible, InputError
 from hydraplan.model import FloatArray, Schedule, Sequences
-from hydraplan.planheader import PlanOptions
+from hydraplan.planheader import PlanOptions, reorder_within
 from hydraplan.planner.pipeline.fast_run import one_lane_s, profile_of
 from hydraplan.planner.pipeline.order import ORDERS, SEARCHED
 from hydraplan.planner.pipeline.schedules import SCHEDULES, one_f_one_b
@@ -20,7 +21,7 @@ from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.draft import Request
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.placement.window import microbatch_window
-from hydraplan.planner.planned_ops import stand_in
+from hydraplan.planner.planned_ops import stand_ins
 from hydraplan.route import Route
 from hydraplan.slots import check_size, most_microbatches
 
@@ -34,16 +35,17 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
     """
     open_rows = rows.take(rows.on_ranks())
     order, cap = options.microbatch_order, options.max_tokens_per_rank
-    if options.reorder != "batch":
+    reorder = reorder_within(options.reorder, len(rows))
+    if reorder != "batch":
         if not STRATEGIES[options.strategy].keeps_order:
             raise Infeasible(
                 f"strategy {options.strategy} places rows all over the batch, --reorder"
-                f" {options.reorder} cannot be kept",
+                f" {reorder} cannot be kept",
                 "use --strategy hydra, or --reorder batch",
             )
         if order not in ("auto", "as-built"):
             raise InputError(
-                f"--microbatch-order {order} moves microbatches, --reorder {options.reorder} does"
+                f"--microbatch-order {order} moves microbatches, --reorder {reorder} does"
                 " not allow it",
                 "leave the order open, or use as-built",
             )
@@ -59,9 +61,8 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
     check_size(cost.pp, cost.ranks, options.microbatches or -(-least // multiple) * multiple)
     offered = offered_levels(cost.ranks, options.min_degree, options.max_groups)
     table = cost_table(cost, open_rows.length_tokens, cap, offered)
-    make, chunks = SCHEDULES[stand_in(options)].make, cost.route.num_chunks
-    schedule = cache(lambda stages, count: make(stages, count, chunks))
     profile = profile_of(cost, open_rows.length_tokens)
+    schedule = _made_by(stand_ins(options)[0], cost.route.num_chunks)
     return Request(
         cost=cost,
         table=table,
@@ -71,7 +72,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
         microbatches=options.microbatches,
         microbatch_multiple=options.microbatch_multiple,
         min_degree=options.min_degree,
-        reorder=options.reorder,
+        reorder=reorder,
         first_row=int(rows.sequence_id[0]),
         orders=ORDERS if order in ("auto", SEARCHED) else (order,),
         tapered=options.microbatch_shape == "tapered",
@@ -79,6 +80,22 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
         profile=profile,
         fill_slots=fill_slots(profile, schedule, cost.route),
     )
+
+
+def others(request: Request, options: PlanOptions) -> list[Request]:
+    """The same request on every other static schedule that stands in for ops planned later."""
+    cost, profile = request.cost, request.profile
+    found = []
+    for name in stand_ins(options)[1:]:
+        schedule = _made_by(name, cost.route.num_chunks)
+        fill = fill_slots(profile, schedule, cost.route)
+        found.append(replace(request, schedule=schedule, fill_slots=fill))
+    return found
+
+
+def _made_by(name: str, num_chunks: int) -> Callable[[int, int], Schedule]:
+    make = SCHEDULES[name].make
+    return cache(lambda stages, count: make(stages, count, num_chunks))
 
 
 def fill_slots(

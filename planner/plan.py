@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from math import isnan
+from sys import maxsize
 
 import numpy as np
 
@@ -12,11 +14,11 @@ from hydraplan.errors import InputError
 from hydraplan.files.lengths import Lengths, digest
 from hydraplan.files.profilefile import Profile
 from hydraplan.model import PLACE_COLUMNS, BatchPlan, IntArray, Sequences
-from hydraplan.planheader import PlanHeader, PlanOptions
+from hydraplan.planheader import PlanHeader, PlanOptions, reorder_within
 from hydraplan.planner.batches import Batches, cut_batches, open_batches
 from hydraplan.planner.figures import batch_figures, predicted
 from hydraplan.planner.forked import in_order
-from hydraplan.planner.open_request import open_request
+from hydraplan.planner.open_request import open_request, others
 from hydraplan.planner.pipeline.order import ALL_ORDERS, SEARCHED
 from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import SCHEDULES, layout_of
@@ -143,11 +145,12 @@ def without_taper(options: PlanOptions, strategies: Sequence[str] = ()) -> str:
     if options.microbatch_shape != "tapered":
         return ""
     names = strategies or (options.strategy,)
+    reorder = reorder_within(options.reorder, options.batch_sequences or maxsize)
     who = f"strategy {names[0]} builds" if len(names) == 1 else f"{', '.join(names)} build"
     for is_so, reason in (
         ("hydra" not in names, f"{who} none"),
         (options.pp == 1, "one stage has no pipeline to fill"),
-        (options.reorder != "batch", f"--reorder {options.reorder} fixes what is first and last"),
+        (reorder != "batch", f"--reorder {options.reorder} fixes what is first and last"),
         (
             options.microbatch_order not in ("auto", "as-built", SEARCHED),
             f"--microbatch-order {options.microbatch_order} sorts microbatches",
@@ -165,6 +168,27 @@ def plan_batch(cost: CostModel, options: PlanOptions, batch: int, rows: Sequence
 
 
 def finish(
+    request: Request, options: PlanOptions, batch: int, rows: Sequences, draft: Draft
+) -> BatchPlan:
+    """The plan of a draft, or a faster one where its ops are planned only now.
+
+    A placement is searched on a schedule that stands in for such ops. They may gain less from
+    tapered microbatches, or more from a placement for another schedule, so these are planned too.
+    """
+    made = _finished(request, options, batch, rows, draft)
+    if options.pipeline not in PLANNED:
+        return made
+    plans, place = [made], STRATEGIES[options.strategy].place
+    for asked in [request, *others(request, options)]:
+        if asked is not request:
+            plans.append(_finished(asked, options, batch, rows, place(asked)))
+        if not isnan(plans[-1].search.taper):
+            asked = replace(asked, tapered=False)
+            plans.append(_finished(asked, options, batch, rows, place(asked)))
+    return min(plans, key=lambda plan: plan.figures["iteration_s"])
+
+
+def _finished(
     request: Request, options: PlanOptions, batch: int, rows: Sequences, draft: Draft
 ) -> BatchPlan:
     """The draft with all rows, its op order, and its figures."""

@@ -1,8 +1,8 @@
 """The op order of a placed batch: a static schedule's, or one planned on the batch's own slots.
 
 A placement search runs on a static schedule, since thousands of runs are asked for; where the
-schedule is a planned one, ZB-H1 or ZB-H2 stands in for it, whichever it has the memory for, and ops
-are planned once the placement is made. Microbatches may then change places once more, unless their
+schedule is a planned one, others stand in for it (`stand_ins`), and ops are planned once the
+placement is made. Microbatches may then change places once more, unless their
 order was asked for.
 """
 
@@ -23,16 +23,16 @@ from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.slots import SlotTimes, slot_times
 
 
-def stand_in(options: PlanOptions) -> str:
-    """The static schedule that a placement search runs.
+def stand_ins(options: PlanOptions) -> tuple[str, ...]:
+    """The static schedules that a placement search runs, each on its own; one that is named, alone.
 
-    For ops that are planned later it is ZB-H2 where its 2 P - 1 microbatches may be held, else
-    ZB-H1, which holds as many as 1F1B.
+    For ops that are planned later it is ZB-H1, which holds as many microbatches as 1F1B, and ZB-H2
+    where its 2 P - 1 may be held.
     """
     if options.pipeline not in PLANNED:
-        return options.pipeline
+        return (options.pipeline,)
     live = options.live_microbatches
-    return "zb-h1" if live is not None and live < 2 * options.pp - 1 else "zb-h2"
+    return ("zb-h1",) if live is not None and live < 2 * options.pp - 1 else ("zb-h2", "zb-h1")
 
 
 def with_ops(request: Request, options: PlanOptions, draft: Draft) -> tuple[Draft, Schedule]:

@@ -11,6 +11,7 @@ from hydraplan.invariants import check_plan
 from hydraplan.metrics import peak_live_tokens
 from hydraplan.model import BatchPlan, Schedule
 from hydraplan.planheader import LIVE_STAGES, PlanHeader
+from hydraplan.planner import open_request
 from hydraplan.planner.figures import check_figures
 from hydraplan.planner.pipeline.memory import Memory, even_memory
 from hydraplan.planner.pipeline.one_lane import reordered
@@ -20,7 +21,7 @@ from hydraplan.planner.pipeline.scenarios import scorer
 from hydraplan.planner.pipeline.schedules import SCHEDULES, one_f_one_b, zb_h1
 from hydraplan.planner.pipeline.static_orders import static_names, static_orders, within
 from hydraplan.planner.plan import plan_batch, prepare
-from hydraplan.planner.planned_ops import stand_in
+from hydraplan.planner.planned_ops import stand_ins
 from hydraplan.route import route
 from tests.planner.cases import long_tailed, options, profile
 from tests.planner.lanes import iteration_s, lane_times, random_lanes
@@ -35,11 +36,34 @@ def test_every_planned_schedule_has_a_memory_limit_by_default() -> None:
 
 
 def test_a_search_runs_what_the_limit_has_room_for() -> None:
-    assert stand_in(options(pp=3, pipeline="auto")) == "zb-h1"
-    assert stand_in(options(pp=3, pipeline="auto", live_microbatches=4)) == "zb-h1"
-    assert stand_in(options(pp=3, pipeline="auto", live_microbatches=5)) == "zb-h2"
-    assert stand_in(options(pp=3, pipeline="zb-2p")) == "zb-h2"
-    assert stand_in(options(pp=3, pipeline="1f1b")) == "1f1b"
+    assert stand_ins(options(pp=3, pipeline="auto")) == ("zb-h1",)
+    assert stand_ins(options(pp=3, pipeline="auto", live_microbatches=4)) == ("zb-h1",)
+    both = options(pp=3, pipeline="auto", live_microbatches=5)
+    assert stand_ins(both) == ("zb-h2", "zb-h1")
+    assert stand_ins(options(pp=3, pipeline="zb-2p")) == ("zb-h2", "zb-h1")
+    assert stand_ins(options(pp=3, pipeline="1f1b")) == ("1f1b",)
+
+
+@pytest.mark.parametrize(("pipeline", "live"), [("zb-1p", None), ("zb-2p", None), ("auto", 8)])
+def test_neither_tapering_nor_more_memory_makes_a_plan_slower(
+    pipeline: str, live: int | None
+) -> None:
+    """Ops planned later may gain less from either than the schedule that stood in for them."""
+    length = Lengths("t", "sequences", long_tailed(200, 3, longest=30_000))
+    plans = []
+    for shape, stands in (("even", ("zb-h1",)), ("even", None), ("tapered", None)):
+        asked = options(
+            batch_sequences=200, pp=4, pipeline=pipeline, live_microbatches=live,
+            microbatch_shape=shape,
+        )  # fmt: skip
+        header, batches = prepare(length, profile(), asked, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            if stands:
+                patch.setattr(open_request, "stand_ins", lambda _: stands)  # noqa: B023
+            plans.append(plan_batch(batches.cost, asked, 0, batches[0]))
+        assert check_figures(header, plans[-1]) == []
+    times_s = [made.figures["iteration_s"] for made in plans]
+    assert times_s[0] >= times_s[1] >= times_s[2]
 
 
 def test_only_schedules_on_the_same_way_are_rivals() -> None:
