@@ -11,8 +11,9 @@ candidate, so the result is never slower than it; the plan says which won.
 
 Small batches are also filled many times (`tight_fill`), and if they have few sequences, planned in
 the order of their rows: that order is legal too, and where little can be chosen the search now and
-then finds the better plan there. What comes of it is a finalist where it is no slower than the plan
-would be without it, or balanced where that is not.
+then finds the better plan there. So are batches whose rows may move inside windows. What comes of
+it is a finalist where it is no slower than the plan would be without it, or balanced where that is
+not.
 
 They also get the fastest plan with one degree for all (`one_degree`), which is hard to beat where
 few sequences make most of the work; it is returned if it is clearly faster.
@@ -31,6 +32,7 @@ from math import inf, log
 import numpy as np
 
 from hydraplan.errors import Infeasible
+from hydraplan.planheader import reorder_window
 from hydraplan.planner.placement.choice import (
     choice,
     clearly_faster,
@@ -98,7 +100,7 @@ def place_hydra(request: Request) -> Draft:
     in_all_orders = [finalist_of(request, t, request.orders) for t in tight]
     runs += no_slower(request, runs, memory, in_all_orders)
     memories, kept = [memory], list[Finalist]()
-    if request.reorder == "batch" and _has_few(request):
+    if _runs_in_input_order_too(request):
         kept_memory, kept_tries, kept = _in_input_order(request)
         for plan in no_slower(request, runs, memory, kept):
             runs = unbeaten(request, runs, plan)
@@ -198,7 +200,7 @@ def _in_input_order(
 
 
 def _more_counts(request: Request) -> list[int]:
-    if request.microbatches is not None:
+    if request.microbatches is not None or not _has_few(request):
         return []
     most = request.most_microbatches
     counts = counts_from(request.window.memory, request.cost.pp, most)
@@ -226,6 +228,13 @@ def _one_degree(request: Request) -> Draft | None:
     return replace(best, winner="one-degree", search=search)
 
 
+def _runs_in_input_order_too(request: Request) -> bool:
+    """Whether the order of the rows is tried as well: under windows, and with few sequences."""
+    if request.reorder == "batch":
+        return _has_few(request)
+    return reorder_window(request.reorder) != 1
+
+
 def _has_few(request: Request) -> bool:
     """Whether the batch has few sequences, and is small in as few microbatches as there may be."""
     return len(request.sequences) <= FEW and is_small(request)
@@ -250,7 +259,8 @@ def memory_times_s(request: Request, alone: bool) -> set[float]:
         alone: No load-driven plan was found.
     """
     free = _memory_candidate(request)
-    kept = _memory_candidate(replace(request, reorder="none")) if _has_few(request) else None
+    in_order = replace(request, reorder="none")
+    kept = _memory_candidate(in_order) if _runs_in_input_order_too(request) else None
     if free is None and kept is None and alone and request.reorder == "batch":
         free = _order_kept(request)
     free_s, kept_s = (float("nan") if d is None else d.iteration_s for d in (free, kept))

@@ -5,10 +5,11 @@ rows may go anywhere, and no row may run before one of an earlier window. A micr
 rows of several windows: those of one microbatch are trained together. `none` is `window:1`: the
 microbatches are runs of consecutive rows.
 
-The batch is cut into as many runs as there are microbatches (`runs`), of about equal work and
-none beyond the cap. Runs that lie inside one window are placed together, every other one by
-itself. What does not fit counts for more, and the batch is cut again; where that ends, first fit
-in order decides (`fewest_runs`).
+The rows, costliest first in every window, are cut into as many runs as there are microbatches
+(`runs`), of about equal work and none beyond the cap. Runs that lie inside one window are placed
+together, every other one by itself; light microbatches of a window then go to the end of the batch
+that is nearer, since they fill and drain a pipeline faster. What does not fit counts for more, and
+the batch is cut again; where that ends, first fit in order decides (`fewest_runs`).
 
 Source: our own derivation.
 """
@@ -50,21 +51,23 @@ def place_in_order(request: Request, found: Sized, num_microbatches: int) -> Pla
     table, window = request.table, window_of(request)
     work_s = found.load_s * table.degrees[found.level]
     held = found.rows * table.degrees[found.level].astype(float)
+    by = np.lexsort((-work_s, window))
+    work_by_s, held = work_s[by], held[by]
     capacity = request.cost.ranks * request.cap_tokens
     known: dict[Segment, Placement | None] = {}
     for _ in range(CUTS):
-        bounds = cut(work_s, held, num_microbatches, capacity)
+        bounds = cut(work_by_s, held, num_microbatches, capacity)
         if bounds is None:
             break
         segments = _segments(bounds, window)
         for segment in segments:
             if segment not in known:
-                known[segment] = _together(request, found, segment, bounds)
+                known[segment] = _together(request, found, by, segment, bounds)
         for start, stop, _ in (s for s in segments if known[s] is None):
             held[start:stop] *= DEARER
         placed = [p for p in (known[s] for s in segments) if p is not None]
         if len(placed) == len(segments):
-            return _joined(placed)
+            return _taken(_joined(rising_and_falling(placed)), np.argsort(by))
     tight = _tight(request, found, window, work_s, num_microbatches)
     if request.microbatches is not None and len(tight) > num_microbatches:
         return None
@@ -85,16 +88,33 @@ def _segments(bounds: IntArray, window: IntArray) -> list[Segment]:
 
 
 def _together(
-    request: Request, found: Sized, segment: Segment, bounds: IntArray
+    request: Request, found: Sized, by: IntArray, segment: Segment, bounds: IntArray
 ) -> Placement | None:
-    """The runs of a segment as one, or each by itself if that would leave a microbatch empty."""
+    """The runs of a segment as one, or each by itself if that would leave a microbatch empty.
+
+    `by` holds the rows in the order that was cut.
+    """
     start, stop, count = segment
-    placed = _placed(request, found, np.arange(start, stop), count)
+    placed = _placed(request, found, by[start:stop], count)
     if placed is None or len(np.unique(placed.microbatch)) == count:
         return placed
     at = bounds[np.searchsorted(bounds, start) :][: count + 1]
-    runs = [_placed(request, found, np.arange(*run), 1) for run in pairwise(at)]
+    runs = [_placed(request, found, by[slice(*run)], 1) for run in pairwise(at)]
     return None if None in runs else _joined([run for run in runs if run is not None])
+
+
+def rising_and_falling(parts: list[Placement]) -> list[Placement]:
+    """The parts, each with its microbatches exchanged: the heavier, the nearer to the middle."""
+    total, before, found = sum(len(p.peak_s) for p in parts), 0, []
+    for part in parts:
+        at = before + np.arange(len(part.peak_s))
+        place = np.argsort(np.minimum(at, total - 1 - at), kind="stable")
+        runs_at = np.empty_like(place)
+        runs_at[np.argsort(part.peak_s, kind="stable")] = place
+        peak_s = part.peak_s[np.argsort(runs_at)]
+        found.append(replace(part, microbatch=runs_at[part.microbatch], peak_s=peak_s))
+        before += len(at)
+    return found
 
 
 def _tight(
