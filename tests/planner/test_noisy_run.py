@@ -25,12 +25,11 @@ from hydraplan.planner.pipeline.noisy_run import (
     trial_s,
     with_pool_barrier,
 )
-from hydraplan.planner.pipeline.schedules import SCHEDULES, one_f_one_b
+from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.pipeline.spells import NONE, sorted_spells, stretched_s
 from hydraplan.route import route
 from hydraplan.slots import SlotTimes
-from tests.planner.lanes import lane_times
 
 EVERYTHING = parse_noise(
     "jitter=0.3,straggler=1.4,moving=1.4,transient=2,heavytail=0.3,link=0.2,preempt=0.3,window=0.5"
@@ -325,17 +324,6 @@ def test_without_noise_causes_are_the_shares_of_the_figures(run: Case) -> None:
     assert part["compute"] == pytest.approx(wanted["busy"], abs=1e-9)
     idle = part["stage_wait"] + part["stage_skew"] + part["link_wait"]
     assert idle == pytest.approx(wanted["pipeline_bubble"], abs=1e-9)
-
-
-def test_what_unequal_stages_make_wait_stands_apart_from_filling_and_draining() -> None:
-    work = np.array([[1.0] * 4, [2.0] * 4])
-    slots = lane_times(np.array([work, work, 0 * work]))
-    lost = noisy_run(slots, one_f_one_b(2, 4), Noise(), trials=1).lost_s
-    # 18 s: stage 0 works 8, stage 1 works 16; alike they would be busy 12 of 15 s each
-    found = [float(lost[name][0]) for name in ("compute", "stage_skew", "stage_wait")]
-    assert found == pytest.approx([12.0, 4.0, 2.0])
-    level = lane_times(np.full((3, 2, 4), 1.0))
-    assert noisy_run(level, one_f_one_b(2, 4), Noise(), trials=1).lost_s["stage_skew"] == [0.0]
 
 
 @settings(deadline=None, max_examples=40)
