@@ -169,7 +169,7 @@ def test_free_order_is_never_slower_than_kept_order_in_many_cases(request: Reque
 
 
 def test_a_plan_in_row_order_is_returned_where_it_is_the_faster_one() -> None:
-    """2% slower in free order than in the order of the rows, before that was tried."""
+    """1.7% slower in free order than in the order of the rows, if that were not tried."""
     request = request_for(
         mix("128K", 36, 133), ranks=8, pp=2, max_tokens_per_rank=16_384, microbatch_multiple=4
     )
@@ -180,7 +180,7 @@ def test_a_plan_in_row_order_is_returned_where_it_is_the_faster_one() -> None:
         free = place_hydra(request)
         with patch.object(hydra, "_has_few", lambda _: False):
             plain = place_hydra(request)
-    assert plain.iteration_s > 1.02 * kept.iteration_s
+    assert plain.iteration_s > 1.01 * kept.iteration_s
     assert free.iteration_s <= kept.iteration_s
     assert free.winner == "load-driven"
     assert plain.search.num_candidates < free.search.num_candidates <= MOST_CANDIDATES
@@ -230,6 +230,7 @@ def test_a_large_batch_is_not_planned_in_the_order_of_its_rows(
     many, fewer = (long_tailed(count, 3, longest=8000) for count in (FEW + 1, FEW))
     place_hydra(request_for(many, ranks=2))
     place_hydra(request_for(fewer, ranks=64, microbatches=4))
-    place_hydra(request_for(fewer, ranks=2, reorder="window:8"))
-    with pytest.raises(AssertionError):
-        place_hydra(request_for(fewer, ranks=2))
+    place_hydra(request_for(fewer, ranks=2, reorder="none"))
+    for length, reorder in ((fewer, "batch"), (many, "window:8")):
+        with pytest.raises(AssertionError):
+            place_hydra(request_for(length, ranks=2, reorder=reorder))
