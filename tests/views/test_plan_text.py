@@ -104,6 +104,12 @@ def test_advice_that_every_batch_shares_stands_once(printed):
     assert "every batch: the cap asks for at least 9" in text
 
 
+def test_unequal_stages_never_take_points_away(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    print_plan(header(), [batch()], [StageSkew(0, np.array([0.1, 0.1]), 0.3)])
+    assert "30.0% if all stages took their mean, so 0.0 points are" in capsys.readouterr().out
+
+
 def test_a_more_even_plan_that_was_not_taken_is_told_with_its_price(printed):
     search = replace(OPEN, load_driven_s=2.232, fastest_load_driven_s=2.0, memory_s=3.0)
     uneven = {"slot_imbalance": 1.48} | dict.fromkeys(set(FIGURES) - {"slot_imbalance"}, 0.25)
