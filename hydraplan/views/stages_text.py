@@ -42,7 +42,7 @@ def print_stages(
     equal = float(np.mean([skew.alike_fill_bubble for skew in skews]))
     console.emit(
         f"fill {fill:.1%} of the time: {equal:.1%} if all stages took their mean, so"
-        f" {max(0.0, 100 * (fill - equal)):.1f} points are unequal stages; stage {slowest} is the slowest,"
-        f" {over[slowest]:.2f} of the mean"
+        f" {max(0.0, 100 * (fill - equal)):.1f} points are unequal stages; stage {slowest} is the"
+        f" slowest, {over[slowest]:.2f} of the mean"
     )
     console.emit()
