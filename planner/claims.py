@@ -12,6 +12,7 @@ import numpy as np
 
 from hydraplan.cost import CostModel
 from hydraplan.errors import InputError
+from hydraplan.layout import legal_degrees
 from hydraplan.model import CHOOSING, WINNERS, BatchPlan, FloatArray, Search, Sequences
 from hydraplan.planheader import LIVE_STAGES, PlanHeader, PlanOptions
 from hydraplan.planner.batches import most_tokens, too_long
@@ -104,8 +105,10 @@ def search_claims(
 
 def most_candidates(options: PlanOptions) -> int:
     """What a strategy tries at the most: one that does not search, every degree in some ways."""
-    if options.strategy not in CHOOSING:
+    if options.strategy in ("static-cp", "token-balance"):
         return most_packed(options.ranks)
+    if options.strategy not in CHOOSING:
+        return len(legal_degrees(options.ranks))
     return MOST_CANDIDATES + (options.strategy == "exact")
 
 

@@ -47,6 +47,7 @@ from hydraplan.planner.placement.one_degree import fastest_degree, most_packed
 from hydraplan.planner.placement.search import (
     ETAS,
     MOST,
+    MOST_RUN,
     THETAS,
     Point,
     finer_points,
@@ -62,6 +63,7 @@ from hydraplan.planner.placement.static_cp import pack_first_fit
 from hydraplan.planner.placement.tight_fill import KEPT, SMALL, is_small, tight_fillings
 from hydraplan.planner.placement.token_balance import pack_balanced
 from hydraplan.planner.placement.trial import (
+    LONG,
     Finalist,
     Trial,
     both_s,
@@ -163,9 +165,16 @@ def _no_plan(request: Request) -> Infeasible:
 
 
 def _searched(request: Request) -> tuple[list[Trial | None], list[Finalist]]:
-    """All that is placed, None where the cap forbids, and what of it is run: by rounds."""
+    """All that is placed, None where the cap forbids, and what of it is run: by rounds.
+
+    Where many placements are affordable, the best at every number of microbatches is run, and all
+    in every order: uneven ones gain most by an order with the light ones first and last.
+    """
     tries = list(_round(request, first_points(request)))
-    runs = [finalist_of(request, t) for t in _finalists(request, tries)]
+    likely, many = _finalists(request, tries), num_finalists(request, _counts(tries)) == MOST_RUN
+    if many:
+        likely += [t for t in _best_at_each(tries) if t not in likely]
+    runs = [finalist_of(request, t, request.orders if many else (LONG,)) for t in likely]
     if all(straggles(request, r.built.slot_imbalance) for r in runs):
         for found in _round(request, finer_points(request)):
             tries.append(found)
@@ -357,6 +366,14 @@ def _finalists(request: Request, tries: list[Trial | None]) -> list[Trial]:
     fastest = sorted(placed, key=lambda t: t.estimate_s)[:1]
     chosen = by_rank[: num_finalists(request, _counts(tries))]
     return chosen + [t for t in fastest if t not in chosen]
+
+
+def _best_at_each(tries: list[Trial | None]) -> list[Trial]:
+    """The least estimate at each number of microbatches."""
+    best: dict[int, Trial] = {}
+    for t in sorted((t for t in tries if t is not None), key=lambda t: t.estimate_s):
+        best.setdefault(t.point.num_microbatches, t)
+    return list(best.values())
 
 
 def place_once(request: Request, found: Draft) -> None:

@@ -30,8 +30,8 @@ BUDGET = 110_000
 """Sequences plus slots that the placements of one round may add up to."""
 LEAST, MOST = 3, 48
 """Placements of one round, whatever the budget says."""
-FINALISTS = 2, 8
-"""Placements that are sized exactly and run: of large batches, and at the most."""
+LEAST_RUN, MOST_RUN = 2, 8
+"""Placements that are sized exactly and run: of large batches, and of those that can afford it."""
 THETAS = (0.5, 0.25, 0.125)
 """Largest share of the target that one sequence may add to a slot."""
 ETAS = (0.03, 0.05, 0.1)
@@ -88,7 +88,7 @@ def num_placements(request: Request, counts: list[int]) -> int:
 
 def num_finalists(request: Request, counts: list[int]) -> int:
     """How many of them may be sized exactly and run."""
-    return min(FINALISTS[1], max(FINALISTS[0], _affordable(request, counts) // 8))
+    return min(MOST_RUN, max(LEAST_RUN, _affordable(request, counts) // 8))
 
 
 def _affordable(request: Request, counts: list[int]) -> int:

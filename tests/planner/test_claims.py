@@ -12,6 +12,7 @@ from hydraplan.planheader import PlanHeader
 from hydraplan.planner.claims import order_claims, row_claims, search_claims
 from hydraplan.planner.figures import check_figures
 from hydraplan.planner.pipeline.order import ORDERS, microbatch_order
+from hydraplan.planner.placement import hydra
 from hydraplan.planner.placement.hydra import MOST_CANDIDATES
 from hydraplan.planner.plan import plan
 from tests.planner.cases import long_tailed, options, profile
@@ -19,12 +20,17 @@ from tests.planner.cases import long_tailed, options, profile
 VALUES = np.concatenate([long_tailed(40, 7), [0, 200_000]])
 
 
-def made(**changes: object) -> tuple[PlanHeader, BatchPlan]:
+def made(one_degree: bool = False, **changes: object) -> tuple[PlanHeader, BatchPlan]:
+    """A plan; one with a single degree wins here, unless it is left out."""
     asked = options(**changes)
     header, batches = plan(Lengths("t", "sequences", VALUES), profile(), asked, 1)
-    return header, next(iter(batches))
+    with pytest.MonkeyPatch.context() as patch:
+        if not one_degree:
+            patch.setattr(hydra, "_one_degree", lambda _: None)
+        return header, next(iter(batches))
 
 
+ONE_DEGREE = made(one_degree=True)[1]
 HEADER, LOAD_DRIVEN = made()
 _, BASELINE = made(strategy="memory-ffd", microbatch_order="as-built")
 TIME_S = LOAD_DRIVEN.figures["iteration_s"]
@@ -52,9 +58,20 @@ def said(batch: BatchPlan, shape: str = "even", **changes: float) -> str:
     return "; ".join(search_claims(options(**asked), tampered, batch.figures))
 
 
-@pytest.mark.parametrize("batch", [LOAD_DRIVEN, BASELINE, MEMORY, EXACT])
+@pytest.mark.parametrize("batch", [LOAD_DRIVEN, BASELINE, MEMORY, EXACT, ONE_DEGREE])
 def test_what_a_strategy_can_say_is_believed(batch: BatchPlan) -> None:
     assert said(batch) == ""
+
+
+def test_a_plan_with_one_degree_has_no_point_and_is_no_slower_than_other_candidates() -> None:
+    assert ONE_DEGREE.winner == "one-degree"
+    time_s = ONE_DEGREE.figures["iteration_s"]
+    assert "a one-degree plan was found at eta, theta, not at none" in said(
+        ONE_DEGREE, theta=0.5, eta=0.1
+    )
+    assert "faster than this plan's" in said(ONE_DEGREE, memory_s=0.99 * time_s)
+    faster = {"fastest_load_driven_s": 0.99 * time_s}
+    assert "faster than the one-degree plan that won" in said(ONE_DEGREE, **faster)
 
 
 @pytest.mark.parametrize(
