@@ -23,7 +23,9 @@ from mixes import Source, batch, file_sources, filling_tokens  # noqa: E402
 from tables import Cell, Table, progress, reported  # noqa: E402
 
 CAP, GOAL, SEEDS = 8_192, 0.95, (0, 1, 2)
-SCHEDULES, SHAPES = ("1f1b", "zb-h1", "zb-h2", "zb-2p"), ("even", "tapered")
+SHAPES = "even", "tapered"
+SCHEDULES = {"1f1b": None, "zb-h1": None, "zb-h2": None, "zb-2p": 2, "auto 2x": 2}
+"""Names, and activations a rank may hold in caps times stages; None for as many as it takes."""
 
 
 def main() -> None:
@@ -57,7 +59,14 @@ def planned(source: Source, pool: Pool, seed: int) -> list[Cell]:
     length = batch(source, filling_tokens(pool.pp, pool.ranks, CAP), seed)
     cells = []
     for schedule, shape in product(SCHEDULES, SHAPES):
-        plan = ask(length, pool, pipeline=schedule, microbatch_shape=shape).planned()
+        live = SCHEDULES[schedule]
+        plan = ask(
+            length,
+            pool,
+            pipeline=schedule.split()[0],
+            microbatch_shape=shape,
+            live_microbatches=None if live is None else live * pool.pp,
+        ).planned()
         low, high = plan.search.window_min, plan.search.window_max
         cells.append({
             "source": source.name, "R": pool.ranks, "pp": pool.pp, "seed": seed,

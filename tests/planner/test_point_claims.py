@@ -58,7 +58,7 @@ def test_what_the_search_says_is_believed(
 
 
 def tapered_and_even() -> tuple[Draft, Request]:
-    request = request_for(mix("128K", 300, 0), ranks=16, pp=4, microbatch_shape="tapered")
+    request = request_for(mix("128K", 2_000, 0), ranks=16, pp=4, microbatch_shape="tapered")
     return place_hydra(request), request
 
 
