@@ -14,7 +14,7 @@ from hydraplan.cost import CostModel
 from hydraplan.errors import InputError
 from hydraplan.layout import legal_degrees
 from hydraplan.model import CHOOSING, WINNERS, BatchPlan, FloatArray, Search, Sequences
-from hydraplan.planheader import LIVE_STAGES, PlanHeader, PlanOptions
+from hydraplan.planheader import LIVE_STAGES, PlanHeader, PlanOptions, reorder_within
 from hydraplan.planner.batches import most_tokens, too_long
 from hydraplan.planner.pipeline.order import ALL_ORDERS, SEARCHED, microbatch_order
 from hydraplan.planner.pipeline.planned import PLANNED
@@ -99,8 +99,18 @@ def search_claims(
     out = [text for name in sorted(known) for text in _out_of_range(name, values[name], figures)]
     yield from out
     yield from _together(options, batch, known)
+    if batch.winner == "one-degree":
+        yield from _one_degree(options, batch)
     if not out and not _ops_came_later(options):
         yield from _against_the_plan(batch, search, figures)
+
+
+def _one_degree(options: PlanOptions, batch: BatchPlan) -> Iterator[str]:
+    degrees = sorted(set(batch.sequences.placed().degree.tolist()))
+    if len(degrees) > 1:
+        yield f"winner is one-degree, the plan has degrees {', '.join(map(str, degrees))}"
+    if reorder_within(options.reorder, len(batch.sequences)) != "batch":
+        yield f"winner is one-degree, which is not tried with --reorder {options.reorder}"
 
 
 def most_candidates(options: PlanOptions) -> int:
@@ -201,6 +211,8 @@ def _against_the_plan(batch: BatchPlan, search: Search, figures: dict[str, float
         memory_won = batch.winner == "memory"
         if memory_won and not isclose(search.memory_s, time_s, rel_tol=TOLERANCE):
             yield f"memory_s is {search.memory_s:.9g}, the memory plan that won has {time_s:.9g}"
+        if batch.winner == "one-degree" and search.memory_s <= time_s * at_most:
+            yield f"memory_s is {search.memory_s:.9g}, no slower than the one-degree plan that won"
         if search.fastest_load_driven_s * at_most < time_s:
             yield (
                 f"fastest_load_driven_s is {search.fastest_load_driven_s:.9g}, faster than the"

@@ -9,6 +9,7 @@ is not a count of tokens is refused with its row. Token ids are not read here.
 
 import csv
 import hashlib
+import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,7 +175,7 @@ def _read_csv(path: Path, raw: bytes) -> IntArray:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text ({error.reason})", FORMS) from None
-    rows = csv.reader(text.splitlines())
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     values = []
     try:
         names = [name.strip() for name in next(rows)]

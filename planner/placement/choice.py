@@ -86,9 +86,9 @@ def outbalanced(request: Request, plan: Draft, chosen: Finalist | None) -> bool:
 
 
 def clearly_faster(request: Request, plan: Draft, other: Draft) -> bool:
-    """Whether a plan with one degree saves more than balance is worth, at right and wrong costs.
+    """Whether a plan with one degree is faster, by more than balance is worth with wrong costs too.
 
     Its slots carry more work, which noise makes longer: it is not taken for less.
     """
     times_s = [right_and_wrong_s(request, draft) for draft in (plan, other)]
-    return times_s[0] * (1 + BALANCE_WORTH) < times_s[1]
+    return plan.iteration_s < other.iteration_s and times_s[0] * (1 + BALANCE_WORTH) < times_s[1]

@@ -254,6 +254,7 @@ def test_a_fault_in_a_file_is_told_with_row_and_column(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
 def test_as_many_stages_as_are_taken_run_and_are_not_all_drawn(name, capsys):
     pp = "32768" if name == "zb-v" else "65536"

@@ -52,7 +52,7 @@ def test_kind_is_told_by_the_first_bytes_where_the_suffix_is_silent(tmp_path):
     [
         "id,length\na,5\nb,17\nc,0\n",
         "length\n5\n17\n0",
-        '\ufeff"seqlen" ,note\r\n5,"x, y"\r\n 17,\r\n"0",z\r\n',
+        '\ufeff"seqlen",note\r\n5,"x, y"\r\n 17,\r\n"0",z\r\n',
     ],
 )
 def test_a_csv_names_the_column_in_its_first_line(tmp_path, text):
@@ -194,3 +194,21 @@ def test_a_missing_file_a_folder_and_a_damaged_parquet_are_refused(tmp_path):
 def test_documents_are_known_only_to_an_index(tmp_path):
     with pytest.raises(InputError, match="knows no documents"):
         read_lengths(parquet(tmp_path / "a.parquet", length=[1]), "documents")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['length,t\n5,"a\n6,b\n', 'length\n"5\n6\n7\n', 'length\n"5"6\n', 'length\n"5\n6"\n']
+    + [f"length\n5{end}6\n" for end in "\x0b\x0c\u2028\x85"],
+)
+def test_no_row_of_a_csv_is_lost_fused_or_cut_in_two(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "l.csv"
+    path.write_bytes(text.encode())
+    with pytest.raises(InputError):
+        read_lengths(path)
+
+
+def test_line_ends_inside_a_cell_of_a_csv_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "l.csv"
+    path.write_bytes("t,length\nab\u2028c,5\nd\x85,6\n".encode())
+    assert read_lengths(path).length_tokens.tolist() == [5, 6]

@@ -72,6 +72,20 @@ def test_a_plan_with_one_degree_has_no_point_and_is_no_slower_than_other_candida
     assert "faster than this plan's" in said(ONE_DEGREE, memory_s=0.99 * time_s)
     faster = {"fastest_load_driven_s": 0.99 * time_s}
     assert "faster than the one-degree plan that won" in said(ONE_DEGREE, **faster)
+    assert "no slower than the one-degree plan that won" in said(ONE_DEGREE, memory_s=time_s)
+    unlike = replace(LOAD_DRIVEN, winner="one-degree")
+    assert "winner is one-degree, the plan has degrees 1, 2" in said(unlike)
+    asked = options(reorder="window:3")
+    claims = list(search_claims(asked, ONE_DEGREE, ONE_DEGREE.figures))
+    assert "winner is one-degree, which is not tried with --reorder window:3" in claims
+
+
+def test_the_limit_of_a_tight_filling_is_one_of_lanes_of_mean_speed() -> None:
+    """One row on the fast lanes; one that is 20 times as slow doubles the mean slowness."""
+    asked = options(ranks=3, max_tokens_per_rank=8192, rank_speed=(0.05, 1.0, 1.0))
+    length = Lengths("t", "sequences", np.array([8192], np.int64))
+    header, batches = plan(length, profile(), asked.model_copy(update={"batch_sequences": 1}), 1)
+    assert check_figures(header, next(iter(batches))) == []
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ def test_the_fullest_slot_is_never_fuller_than_hydras(
 def test_every_random_batch_is_placed_and_passes_validate(
     seed: int, count: int, ranks: int, pp: int, multiple: int, slow: bool, whole: bool
 ) -> None:
+    multiple = min(multiple, count)  # fewer sequences than microbatches are refused
     asked = options(
         strategy="exact", batch_sequences=count, ranks=ranks, pp=pp, max_tokens_per_rank=16_384,
         microbatch_multiple=multiple, min_degree=ranks if whole else 1,

@@ -151,12 +151,16 @@ def at_one_point(request: Request, asked: PlanOptions, rows: Any, rng: Any) -> B
 
 
 def prepared(asked: PlanOptions, length: IntArray) -> tuple[PlanHeader, Any, Any] | None:
-    """Header, cost model and rows; None where no row can be trained on."""
+    """Header, cost model and rows; None where no rows can be trained on, or too few."""
     known: Profile = shared_profile()
     try:
         header, batches = prepare(Lengths("t", "sequences", length), known, asked, 1)
     except InputError as error:
         if "nothing to train on" not in str(error):
+            raise
+        return None
+    except Infeasible as error:
+        if "of at least one sequence each" not in str(error):
             raise
         return None
     return header, batches.cost, batches[0]
