@@ -162,7 +162,7 @@ def test_free_order_is_never_slower_than_kept_order_where_sequences_are_few(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(few())
 def test_free_order_is_never_slower_than_kept_order_in_many_cases(request: Request) -> None:
     never_slower(request)
