@@ -135,6 +135,8 @@ def _probe(kernel: AttentionKernel, device: torch.device, dtype: torch.dtype) ->
         try:
             out, lse = kernel.forward(q, k, v, *case)
             got = (out, lse, *kernel.backward(dout, q, k, v, out, lse, *case))
+        # what other packages raise where device, build or version do not fit; it is why the
+        # kernel is not chosen, and `doctor` says so
         except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
             return f"a small call failed: {str(error).splitlines()[0]}"
         for what, a, b in zip(("output", "lse", "dq", "dk", "dv"), got, right, strict=True):
