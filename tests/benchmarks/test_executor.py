@@ -1,20 +1,15 @@
 """The benchmark of the executor: it covers every schedule that runs, its page has a place."""
 
-import importlib
-from pathlib import Path
-
 import pytest
 
 from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import SCHEDULES
-
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "pipeline"
+from tests.benchmarks.scripts import PIPELINE, script
 
 
 @pytest.fixture
 def executor(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("executor")
+    return script(monkeypatch, PIPELINE, "executor")
 
 
 def test_every_schedule_that_is_executed_is_there(executor):
@@ -36,7 +31,7 @@ def test_a_stage_is_told_by_the_figure_asked_for(executor):
 
 
 def test_the_page_holds_a_section_for_the_script():
-    page = (FOLDER / "README.md").read_text()
+    page = (PIPELINE / "README.md").read_text()
     assert "python benchmarks/pipeline/executor.py --readme" in page
     assert "<!-- executor -->\n" in page
     assert "<!-- end of executor -->" in page

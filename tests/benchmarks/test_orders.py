@@ -1,8 +1,5 @@
 """The benchmarks of op orders: their cases are what they say, their page has a place for them."""
 
-import importlib
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -10,27 +7,23 @@ from hydraplan.metrics import peak_live_tokens
 from hydraplan.planner.pipeline.memory import Memory
 from hydraplan.planner.pipeline.order import ORDERS, microbatch_order
 from hydraplan.planner.pipeline.schedules import zb_h1
+from tests.benchmarks.scripts import PIPELINE, script
 from tests.planner.lanes import random_lanes
-
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "pipeline"
 
 
 @pytest.fixture
 def exact_orders(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("exact_orders")
+    return script(monkeypatch, PIPELINE, "exact_orders")
 
 
 @pytest.fixture
 def orders(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("orders")
+    return script(monkeypatch, PIPELINE, "orders")
 
 
 @pytest.fixture
 def auto(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("auto")
+    return script(monkeypatch, PIPELINE, "auto")
 
 
 def test_costs_are_those_of_their_names(exact_orders):
@@ -82,7 +75,7 @@ def test_a_static_rival_runs_in_its_best_order_within_the_limit_of_every_lane(au
 
 @pytest.mark.parametrize("name", ["auto", "orders", "exact_orders"])
 def test_the_page_holds_a_section_for_each(name):
-    page = (FOLDER / "README.md").read_text()
+    page = (PIPELINE / "README.md").read_text()
     assert f"python benchmarks/pipeline/{name}.py" in page
     assert f"<!-- {name} -->\n" in page
     assert f"<!-- end of {name} -->" in page

@@ -1,20 +1,15 @@
 """The benchmark of the simulator: its slots are what it says, its page has a place for it."""
 
-import importlib
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from hydraplan.planner.pipeline.noise import SOURCES, parse_noise
-
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "pipeline"
+from tests.benchmarks.scripts import PIPELINE, script
 
 
 @pytest.fixture
 def simulator(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("simulator")
+    return script(monkeypatch, PIPELINE, "simulator")
 
 
 def test_ops_are_counted_by_stage_lane_microbatch_and_pass(simulator):
@@ -39,7 +34,7 @@ def test_every_source_of_noise_is_timed_alone_and_all_together(simulator):
 
 
 def test_the_page_holds_a_section_for_the_script(simulator):
-    page = (FOLDER / "README.md").read_text()
+    page = (PIPELINE / "README.md").read_text()
     assert "python benchmarks/pipeline/simulator.py --readme" in page
     assert "<!-- simulator -->" in page
     assert "<!-- end of simulator -->" in page

@@ -1,22 +1,17 @@
 """The evidence harness itself: batches are as large as it says, tables land where they belong."""
 
-import importlib
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "planner"
+from tests.benchmarks.scripts import PLANNER, script
 
 
 @pytest.fixture
 def load(monkeypatch):
-    """Import a script of the folder as it imports its neighbours: by plain name."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-
     def load(name: str) -> ModuleType:
-        return importlib.import_module(name)
+        return script(monkeypatch, PLANNER, name)
 
     return load
 

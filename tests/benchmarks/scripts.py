@@ -1,0 +1,16 @@
+"""Scripts of the benchmarks, imported as they import their neighbours: by plain name."""
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+PIPELINE, PLANNER = BENCHMARKS / "pipeline", BENCHMARKS / "planner"
+
+
+def script(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> ModuleType:
+    """The script of that name; its folder is on the path until the test ends."""
+    monkeypatch.syspath_prepend(str(folder))
+    return importlib.import_module(name)
