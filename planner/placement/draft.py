@@ -1,6 +1,6 @@
 """What every strategy is asked and what it answers, and how a draft is scored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -76,6 +76,11 @@ class Request:
     def whole_multiple(self, num_microbatches: int) -> int:
         """The next number of microbatches that the request allows."""
         return -(-num_microbatches // self.microbatch_multiple) * self.microbatch_multiple
+
+    def allowed(self, counts: Iterable[int]) -> list[int]:
+        """The counts as multiples of what is wanted, ascending, none too large to plan or fill."""
+        most = self.most_microbatches
+        return sorted({m for m in map(self.whole_multiple, counts) if m <= most})
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,10 +211,8 @@ def _in_input_order(
 def _more_counts(request: Request) -> list[int]:
     if request.microbatches is not None or not _has_few(request):
         return []
-    most = request.most_microbatches
-    counts = counts_from(request.window.memory, request.cost.pp, most)
-    counts = list(map(request.whole_multiple, counts))
-    return sorted({m for m in counts if m <= most})
+    fewest, most = request.window.memory, request.most_microbatches
+    return request.allowed(counts_from(fewest, request.cost.pp, most))
 
 
 def _one_degree(request: Request) -> Draft | None:

@@ -69,8 +69,8 @@ def _packings(
     most = request.most_microbatches
     if first is None or request.microbatches is not None or first[2] > most:
         return
-    wanted = map(request.whole_multiple, counts_from(first[2], request.cost.pp, most))
-    counts = sorted({m for m in wanted if first[2] < m <= most})
+    wanted = request.allowed(counts_from(first[2], request.cost.pp, most))
+    counts = [m for m in wanted if m > first[2]]
     slots = len(request.sequences) + request.cost.ranks * first[2]
     for count in counts[: BUDGET // slots]:
         yield pack(replace(request, microbatches=count), found, num_groups)

@@ -114,7 +114,7 @@ def finer_points(request: Request) -> list[Point]:
         return []
     counts = first_counts(request)
     if request.microbatches is None:
-        counts = _allowed(request, counts + counts_over(request.window))
+        counts = request.allowed(counts + counts_over(request.window))
     filling = _filling_points(request, counts, FINE_SLACKS)
     points = [*filling, *_points(request, counts, FINE_THETAS, FINE_ETAS)]
     return sorted((p for p in points if p.can_balance), key=_order)
@@ -125,13 +125,7 @@ def first_counts(request: Request) -> list[int]:
     if request.microbatches is not None:
         return [request.microbatches] if request.microbatches >= request.window.memory else []
     best = best_count(request.table, request.window, request.cost.ranks, request.cost.pp)
-    return _allowed(request, counts_to_try(best, request.window, len(request.sequences)))
-
-
-def _allowed(request: Request, counts: list[int]) -> list[int]:
-    """The counts as multiples of what is wanted, without those too large to plan or to fill."""
-    most = request.most_microbatches
-    return sorted({m for m in map(request.whole_multiple, counts) if m <= most})
+    return request.allowed(counts_to_try(best, request.window, len(request.sequences)))
 
 
 def _points(
@@ -193,7 +187,7 @@ def tapered_points(request: Request, even: int) -> list[Point]:
     counts = [even]
     if request.microbatches is None:
         around = [max(request.window.memory, round(even * c)) for c in TAPER_COUNTS]
-        counts = _allowed(request, around)
+        counts = request.allowed(around)
     shapes_of = [(c, taper, _shape(request, c, taper)) for c in counts for taper in TAPERS]
     points = []
     for slack in TAPER_SLACKS:
