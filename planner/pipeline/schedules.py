@@ -84,13 +84,14 @@ def _put_off(num_stages: int, num_microbatches: int, pace: int) -> Schedule:
     for stage in range(num_stages):
         ahead, late = pace * (num_stages - 1 - stage), pace * stage
         ops = [Op("F", m) for m in range(min(ahead, num_microbatches))]
-        for m in range(num_microbatches + late):
+        for m in range(num_microbatches):
             if m + ahead < num_microbatches:
                 ops.append(Op("F", m + ahead))
-            if m < num_microbatches:
-                ops.append(Op("B", m))
+            ops.append(Op("B", m))
             if m >= late:
                 ops.append(Op("W", m - late))
+        first = max(0, num_microbatches - late)
+        ops += [Op("W", m) for m in range(first, num_microbatches)]
         stages.append(tuple(ops))
     return tuple(stages)
 

@@ -257,7 +257,7 @@ def test_a_fault_in_a_file_is_told_with_row_and_column(tmp_path, capsys):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
 def test_as_many_stages_as_are_taken_run_and_are_not_all_drawn(name, capsys):
-    pp = {"1f1b": "65536", "zb-h2": "16384", "zb-v": "32768"}[name]
+    pp = {"1f1b": "65536", "zb-h2": "65536", "zb-v": "32768"}[name]
     assert run(["pipeline", "--schedule", name, "--pp", pp, "--microbatches", "1"]) == 0
     text = capsys.readouterr().out
     assert f"drawn are 64 of {pp} stages" in text
