@@ -9,6 +9,7 @@ import numpy as np
 
 from hydraplan.activations import input_gradient_frees
 from hydraplan.cost import CostModel
+from hydraplan.errors import many
 from hydraplan.layout import MAX_LENGTH_TOKENS, expand, legal_degrees, rank_tokens, rank_tokens_max
 from hydraplan.metrics import peak_live_tokens
 from hydraplan.model import ON_RANKS, UNPLACED, BatchPlan, IntArray, Sequences
@@ -164,7 +165,7 @@ def _microbatch_multiple(
     """The number of microbatches is a multiple of what was asked for."""
     count, multiple = batch.num_microbatches, header.options.microbatch_multiple
     if count % multiple:
-        yield f"{count} microbatches are no multiple of {multiple}"
+        yield f"{many(count, 'microbatch')}, no multiple of {multiple}"
 
 
 def _no_empty_microbatch(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydraplan.cost import CostModel
-from hydraplan.errors import Infeasible, InputError
+from hydraplan.errors import Infeasible, InputError, many
 from hydraplan.files.lengths import Lengths
 from hydraplan.layout import MAX_LENGTH_TOKENS, legal_degrees
 from hydraplan.model import UNPLACED, IntArray, Sequences, Status
@@ -176,7 +176,8 @@ def _too_few(
     only_last = len(bounds) > 1 and index == len(bounds) - 1
     return Infeasible(
         f"batch {index}, rows {start}..{stop - 1}: {name} asks for {fewest} microbatches of at"
-        f" least one sequence each, there are {trained[index]} sequences to train on",
+        f" least one sequence each, it has {many(int(trained[index]), 'sequence')} to"
+        " train on",
         f"use {name} {most} or less, or larger batches"
         + (f", or leave the last batch out with --num-batches {index}" if only_last else ""),
     )

@@ -11,14 +11,14 @@ from math import isclose, isnan
 import numpy as np
 
 from hydraplan.cost import CostModel
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, many
 from hydraplan.layout import legal_degrees
 from hydraplan.model import CHOOSING, WINNERS, BatchPlan, FloatArray, Search, Sequences
 from hydraplan.planheader import LIVE_STAGES, PlanHeader, PlanOptions, reorder_within
 from hydraplan.planner.batches import most_tokens, too_long
 from hydraplan.planner.pipeline.order import ALL_ORDERS, SEARCHED, microbatch_order
 from hydraplan.planner.pipeline.planned import PLANNED
-from hydraplan.planner.pipeline.schedules import SCHEDULES, layout_of
+from hydraplan.planner.pipeline.schedules import OF_PLANS, layout_of
 from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.draft import Request
 from hydraplan.planner.placement.hydra import MOST_CANDIDATES, memory_times_s
@@ -43,7 +43,7 @@ def header_claims(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     options = header.options
     for name, found, known in (
         ("strategy", options.strategy, tuple(STRATEGIES)),
-        ("pipeline", options.pipeline, (*SCHEDULES, *PLANNED)),
+        ("pipeline", options.pipeline, (*OF_PLANS, *PLANNED)),
         ("microbatch_order", options.microbatch_order, (*ALL_ORDERS, "auto")),
         ("strategy", batch.strategy, (options.strategy,)),
         ("pipeline", batch.pipeline, (options.pipeline,)),
@@ -57,7 +57,10 @@ def header_claims(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     for name in sorted(set(promised(options)) - set(header.invariants) - LATER):
         yield f"the plan does not promise {name}, as every plan of {options.strategy} does"
     if options.microbatches not in (None, batch.num_microbatches):
-        yield f"{batch.num_microbatches} microbatches, --microbatches asks {options.microbatches}"
+        yield (
+            f"{many(batch.num_microbatches, 'microbatch')}, --microbatches asks"
+            f" {options.microbatches}"
+        )
     try:
         route_name, chunks = layout_of(options.pipeline, options.chunks)
         layers = split_layers(header.model.num_layers, options.pp, chunks, route_name=route_name)

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from hydraplan.cost import CostModel
-from hydraplan.errors import Infeasible, InputError
+from hydraplan.errors import Infeasible, InputError, many
 from hydraplan.model import FloatArray, Schedule, Sequences
 from hydraplan.planheader import PlanOptions, reorder_within
 from hydraplan.planner.pipeline.fast_run import one_lane_s, profile_of
@@ -54,8 +54,8 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
     multiple, most = options.microbatch_multiple, most_microbatches(cost.pp, cost.ranks)
     if multiple > most:
         raise InputError(
-            f"--microbatch-multiple {multiple}: at most {most} microbatches are planned on"
-            f" {cost.pp} stages x {cost.ranks} ranks",
+            f"--microbatch-multiple {multiple}: {many(cost.pp, 'stage')} x"
+            f" {many(cost.ranks, 'rank')} take at most {many(most, 'microbatch')}",
             "use a smaller --microbatch-multiple",
         )
     check_size(cost.pp, cost.ranks, options.microbatches or -(-least // multiple) * multiple)

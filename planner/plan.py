@@ -21,7 +21,7 @@ from hydraplan.planner.forked import in_order
 from hydraplan.planner.open_request import open_request, others
 from hydraplan.planner.pipeline.order import ALL_ORDERS, SEARCHED
 from hydraplan.planner.pipeline.planned import PLANNED
-from hydraplan.planner.pipeline.schedules import SCHEDULES, layout_of
+from hydraplan.planner.pipeline.schedules import OF_PLANS, SCHEDULES, layout_of
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES, promised
 from hydraplan.planner.placement.window_advice import window_advice
@@ -72,18 +72,18 @@ def prepare(
         InputError: An option is wrong, or some batch has nothing to train on.
         Infeasible: A row that no degree can hold, under `on_overlong="error"`.
     """
-    for kind, name, known in (
-        ("strategy", options.strategy, STRATEGIES),
-        ("pipeline", options.pipeline, (*SCHEDULES, *PLANNED)),
-        ("microbatch order", options.microbatch_order, (*ALL_ORDERS, "auto")),
-    ):
-        if name not in known:
-            raise InputError(f"unknown {kind} {name!r}", f"known: {', '.join(known)}")
     if options.pipeline in SCHEDULES and SCHEDULES[options.pipeline].simulated_only:
         raise InputError(
             f"schedule {options.pipeline} is simulated only, no plan can ask for it",
             "see it with hydraplan pipeline, plan with zb-v for one",
         )
+    for kind, name, known in (
+        ("strategy", options.strategy, STRATEGIES),
+        ("pipeline", options.pipeline, (*OF_PLANS, *PLANNED)),
+        ("microbatch order", options.microbatch_order, (*ALL_ORDERS, "auto")),
+    ):
+        if name not in known:
+            raise InputError(f"unknown {kind} {name!r}", f"known: {', '.join(known)}")
     model = profile.header.model
     check_tensor_parallel(model, options.tp, profile.header.fit.devices_per_node)
     bounds = cut_batches(lengths.length_tokens, options, num_batches)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from math import isclose, isnan
 
+from hydraplan.errors import many
 from hydraplan.model import Search, Sequences
 from hydraplan.planner.placement.draft import Request
 from hydraplan.planner.placement.exact_strategy import summed_s
@@ -51,8 +52,9 @@ def point_claims(
     if not wrong and not _has_target(request, search, num_microbatches):
         target_s = _target_s(request, search, num_microbatches)
         yield (
-            f"load_target_s is {search.load_target_s:.9g}, {num_microbatches} microbatches ask for"
-            f" {target_s:.9g}" + (", and no other number for it" * (request.microbatches is None))
+            f"load_target_s is {search.load_target_s:.9g}, that of"
+            f" {many(num_microbatches, 'microbatch')} is {target_s:.9g}"
+            + (", and no other number has it" * (request.microbatches is None))
         )
 
 

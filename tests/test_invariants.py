@@ -148,7 +148,7 @@ PAIRED = [Place(40, 0, 2), Place(24, 0, 2), Place(30, 2), Place(30, 3)]
             "microbatch-multiple",
             [*PAIRED, Place(8, 0, 4, 1, 1), Place(8, 0, 4, 1, 2)],
             {"microbatch_multiple": 2},
-            ["3 microbatches are no multiple of 2"],
+            ["3 microbatches, no multiple of 2"],
         ),
         (
             "no-empty-microbatch",

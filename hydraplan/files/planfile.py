@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, many
 from hydraplan.files.parquet import (
     beside,
     column,
@@ -141,8 +141,8 @@ def read_batch(plan: Plan, batch: int) -> BatchPlan:
     count, pp = values["num_microbatches"], plan.header.options.pp
     if not 1 <= count <= schedule.num_rows // pp:
         raise InputError(
-            f"batches.parquet of {plan.path}: batch {batch} has {count} microbatches,"
-            f" its schedule {schedule.num_rows} ops on {pp} stages"
+            f"batches.parquet of {plan.path}: batch {batch} has {many(count, 'microbatch')},"
+            f" its schedule {many(schedule.num_rows, 'op')} on {many(pp, 'stage')}"
         )
     check_size(pp, plan.header.options.ranks, count)
     stages = column(schedule, "stage")

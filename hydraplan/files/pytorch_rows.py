@@ -10,7 +10,7 @@ circle is not asked here: a simulation or the deadlock proof says so.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, many
 from hydraplan.route import RouteName
 from hydraplan.slots import MAX_STAGE_MICROBATCHES
 
@@ -87,15 +87,15 @@ def _shape(rows: tuple[Row, ...], name: str) -> Shape:
     num_stages = last + 1
     if num_stages % len(rows):
         raise InputError(
-            f"{where}: stage {last} makes {num_stages} stages, which {len(rows)} rows do not share"
-            " evenly",
+            f"{where}: stage {last} makes {many(num_stages, 'stage')}, which {len(rows)} rows do"
+            " not share evenly",
             "a row is a rank, and every rank holds as many stages",
         )
     if num_stages * (top + 1) > MAX_STAGE_MICROBATCHES:
         if num_stages <= MAX_STAGE_MICROBATCHES:
             where = max(places, key=lambda place: place[0].microbatch or 0)[1]
         raise InputError(
-            f"{where}: {num_stages} stages x {top + 1} microbatches are beyond"
+            f"{where}: {many(num_stages, 'stage')} x {many(top + 1, 'microbatch')} are beyond"
             f" {MAX_STAGE_MICROBATCHES}",
             "check this number; stages and microbatches are counted from 0 up to the highest",
         )

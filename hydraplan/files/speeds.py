@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, many
 from hydraplan.files.parquet import DAMAGED, first_line
 from hydraplan.files.runfile import Run, batch_of, open_run, plan_of, read_timeline
 from hydraplan.model import FloatArray, Timeline
@@ -86,7 +86,8 @@ def _checked(path: Path, speeds: list[float], num_ranks: int) -> tuple[float, ..
             )
     if len(speeds) != num_ranks:
         raise InputError(
-            f"{path} holds {len(speeds)} speeds, --ranks is {num_ranks}", "give one for every lane"
+            f"{path} holds {many(len(speeds), 'speed')}, --ranks is {num_ranks}",
+            "give one for every lane",
         )
     return tuple(speeds)
 

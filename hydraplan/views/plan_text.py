@@ -213,9 +213,9 @@ def interleaving_note(header: PlanHeader, batches: Sequence[BatchSummary]) -> st
     if header.options.pipeline != "interleaved" or not odd:
         return ""
     return (
-        f"note: batch {odd[0].batch} has {odd[0].num_microbatches} microbatches, no multiple of pp"
-        f" {pp}, as Megatron-Core's interleaved schedule wants it; --microbatch-multiple {pp} plans"
-        f" one ({len(odd)} of {len(batches)} batches)"
+        f"note: batch {odd[0].batch} has {many(odd[0].num_microbatches, 'microbatch')}, no multiple"
+        f" of pp {pp}, as Megatron-Core's interleaved schedule wants it; --microbatch-multiple {pp}"
+        f" plans one ({len(odd)} of {len(batches)} batches)"
     )
 
 
@@ -255,7 +255,7 @@ def _exactness(plan: BatchSummary) -> str:
     return (
         f"{search.exact_status}: fullest slot {search.fullest_slot_s:.4g} s, bound"
         f" {search.bound_s:.4g} s, gap {search.bound_gap:.2%} (loads summed; no placement in"
-        f" {plan.num_microbatches} microbatches is below the bound)"
+        f" {many(plan.num_microbatches, 'microbatch')} is below the bound)"
     )
 
 
@@ -282,8 +282,8 @@ def _pairs(degrees: Mapping[int, int]) -> str:
 
 def _not_placed(status: Counter[str]) -> list[str]:
     texts = {
-        "empty": "rows hold no token and are skipped",
-        "overlong": "rows are too long for any degree and are skipped",
-        "truncated": "rows are cut to what the largest degree holds",
+        "empty": "skipped: no token",
+        "overlong": "skipped: too long for any degree",
+        "truncated": "cut to what the largest degree holds",
     }
-    return [f"{status[name]} {text}" for name, text in texts.items() if status[name]]
+    return [f"{many(status[name], 'row')} {text}" for name, text in texts.items() if status[name]]

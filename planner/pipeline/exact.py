@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hydraplan.errors import Infeasible
+from hydraplan.errors import Infeasible, many
 from hydraplan.metrics import shares
 from hydraplan.model import IntArray, Op, OpKind, Schedule
 from hydraplan.planner.cp_sat import cp_sat, solved
@@ -93,8 +93,8 @@ def solve_order(
     num_ops = 3 * stages * chunks * count
     if num_ops > MAX_OPS:
         raise Infeasible(
-            f"--pipeline exact takes at most {MAX_OPS} ops: {stages} stages x {chunks} chunks x"
-            f" {count} microbatches make {num_ops}",
+            f"--pipeline exact takes at most {MAX_OPS} ops: {many(stages, 'stage')} x"
+            f" {many(chunks, 'chunk')} x {many(count, 'microbatch')} make {num_ops}",
             "use --pipeline portfolio, or fewer microbatches",
         )
     module = cp_sat("--pipeline exact", "--pipeline portfolio")

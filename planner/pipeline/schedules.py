@@ -126,3 +126,6 @@ SCHEDULES: dict[str, Pipeline] = {
     "dualpipe-v": Pipeline(dualpipe_v, route="v", chunks=2, simulated_only=True),
 }
 """Every schedule that needs no costs, by the name that `--pipeline` takes."""
+
+OF_PLANS = tuple(name for name, pipeline in SCHEDULES.items() if not pipeline.simulated_only)
+"""Those of them that a plan may ask for."""

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hydraplan.errors import Infeasible
+from hydraplan.errors import Infeasible, many
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.placement.exact_model import minimise
 from hydraplan.planner.placement.exact_places import (
@@ -157,16 +157,17 @@ def _check_size(problem: Problem, limits: Limits) -> None:
     ):
         if size > limit:
             raise Infeasible(
-                f"strategy exact takes at most {limit} {what}: {len(problem.rows)} sequences on"
-                f" {problem.num_ranks} ranks x {problem.num_microbatches} microbatches make {size}",
+                f"strategy exact takes at most {limit} {what}: "
+                f"{many(len(problem.rows), 'sequence')} on {many(problem.num_ranks, 'rank')} x"
+                f" {many(problem.num_microbatches, 'microbatch')} make {size}",
                 "use --strategy hydra, or smaller batches on a smaller pool",
             )
 
 
 def _nothing_found(problem: Problem, limits: Limits, bound_s: float) -> Infeasible:
     where = (
-        f"{problem.num_microbatches} microbatches on {problem.num_ranks} ranks of at most"
-        f" {problem.cap_tokens} tokens"
+        f"{many(problem.num_microbatches, 'microbatch')} on {many(problem.num_ranks, 'rank')} of"
+        f" at most {problem.cap_tokens} tokens"
     )
     if np.isinf(bound_s):
         return Infeasible(f"no placement exists in {where}", "use more microbatches")

@@ -31,7 +31,7 @@ from math import inf, log
 
 import numpy as np
 
-from hydraplan.errors import Infeasible
+from hydraplan.errors import Infeasible, many
 from hydraplan.planheader import reorder_window
 from hydraplan.planner.placement.choice import (
     choice,
@@ -152,12 +152,14 @@ def place_hydra(request: Request) -> Draft:
 
 
 def _no_plan(request: Request) -> Infeasible:
-    number, hint = f"with {request.microbatches}", "use --microbatches auto or a larger number"
+    number = f"with {many(request.microbatches or 0, 'microbatch')}"
+    hint = "use --microbatches auto or a larger number"
     if request.microbatches is None:
-        number = f"of a multiple of {request.microbatch_multiple}, up to {len(request.sequences)},"
+        most = many(len(request.sequences), "microbatch")
+        number = f"of a multiple of {request.microbatch_multiple}, up to {most},"
         hint = "use a smaller --microbatch-multiple"
     return Infeasible(
-        f"no plan {number} microbatches keeps every slot within {request.cap_tokens} tokens; the"
+        f"no plan {number} keeps every slot within {request.cap_tokens} tokens; the"
         f" tokens alone need {request.window.memory}",
         f"{hint}, or raise --max-tokens-per-rank"
         + (", or let rows move farther with --reorder" if request.reorder != "batch" else ""),
@@ -171,10 +173,11 @@ def _searched(request: Request) -> tuple[list[Trial | None], list[Finalist]]:
     in every order: uneven ones gain most by an order with the light ones first and last.
     """
     tries = list(_round(request, first_points(request)))
-    likely, many = _finalists(request, tries), num_finalists(request, _counts(tries)) == MOST_RUN
-    if many:
+    affordable = num_finalists(request, _counts(tries)) == MOST_RUN
+    likely = _finalists(request, tries)
+    if affordable:
         likely += [t for t in _best_at_each(tries) if t not in likely]
-    runs = [finalist_of(request, t, request.orders if many else (LONG,)) for t in likely]
+    runs = [finalist_of(request, t, request.orders if affordable else (LONG,)) for t in likely]
     if all(straggles(request, r.built.slot_imbalance) for r in runs):
         for found in _round(request, finer_points(request)):
             tries.append(found)

@@ -7,7 +7,7 @@ becomes the last microbatch, and each grows over the ranks it lost. Nothing is e
 
 import numpy as np
 
-from hydraplan.errors import Infeasible
+from hydraplan.errors import Infeasible, many
 from hydraplan.model import IntArray
 from hydraplan.planner.placement.mcore_fill import grow_sets
 from hydraplan.planner.placement.mcore_sets import RankSets, pushed_out
@@ -28,9 +28,9 @@ def align(placed: RankSets, num_ranks: int, multiple: int) -> RankSets:
     while len(sizes) % multiple:
         if whole == len(sizes):
             raise Infeasible(
-                f"{whole} microbatches cannot become a multiple of {multiple}: each holds a single"
-                " set of ranks, and microbatches are halved between sets; Megatron-Core fails"
-                " there with an assertion, no tail microbatch has enough ids to split",
+                f"{many(whole, 'microbatch')} cannot become a multiple of {multiple}: each holds a"
+                " single set of ranks, and microbatches are halved between sets; Megatron-Core"
+                " fails there with an assertion, no tail microbatch has enough ids to split",
                 "use a smaller --microbatch-multiple, or another strategy",
             )
         if len(sizes[at]) > 1:

@@ -7,7 +7,7 @@ outside, fewer groups, rows kept near their place) is refused, never half done.
 
 import numpy as np
 
-from hydraplan.errors import Infeasible
+from hydraplan.errors import Infeasible, many
 from hydraplan.layout import legal_degrees
 from hydraplan.model import IntArray
 from hydraplan.planner.placement.draft import Draft, Request, draft
@@ -30,13 +30,14 @@ def place_mcore(strategy: str, request: Request) -> Draft:
     count = int(microbatch.max()) + 1
     if request.microbatches not in (None, count):
         raise Infeasible(
-            f"{strategy} schedules this batch as {count} microbatches, --microbatches asks"
+            f"{strategy} schedules this batch as {many(count, 'microbatch')},"
+            " --microbatches asks"
             f" {request.microbatches}; it chooses their number by itself",
             f"use --microbatches auto or {count}",
         )
     if count % request.microbatch_multiple:
         raise Infeasible(
-            f"{strategy} schedules this batch as {count} microbatches, no multiple of"
+            f"{strategy} schedules this batch as {many(count, 'microbatch')}, no multiple of"
             f" {request.microbatch_multiple}, and knows no --microbatch-multiple",
             "use mcore-v1 or mcore-v2",
         )

@@ -10,7 +10,7 @@ first lane has; a tree of row minima finds the first such lane in O(log).
 
 import numpy as np
 
-from hydraplan.errors import Infeasible
+from hydraplan.errors import Infeasible, many
 from hydraplan.model import IntArray
 from hydraplan.planner.compiled import compiled
 from hydraplan.planner.placement.draft import Draft, Request, draft
@@ -132,7 +132,8 @@ def place_memory_sized(request: Request) -> Draft:
     if request.microbatches is None and count > len(request.sequences):
         raise Infeasible(
             f"memory-ffd packs this batch into {count} microbatches, a multiple of"
-            f" {request.microbatch_multiple}, but it has only {len(request.sequences)} sequences",
+            f" {request.microbatch_multiple}, but it has only"
+            f" {many(len(request.sequences), 'sequence')}",
             "use a smaller --microbatch-multiple, or a larger --max-tokens-per-rank",
         )
     return draft(request, found, microbatch, first_rank, request.microbatches or count, "memory")

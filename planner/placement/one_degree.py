@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hydraplan.errors import Infeasible
+from hydraplan.errors import Infeasible, many
 from hydraplan.layout import legal_degrees
 from hydraplan.model import IntArray
 from hydraplan.planner.placement.draft import Built, Draft, Request, Timing, build, settled, timed
@@ -104,8 +104,9 @@ def _nothing_fits(request: Request, name: str, tried: int, most: int) -> Infeasi
             "use a larger --max-tokens-per-rank, or another strategy",
         )
     return Infeasible(
-        f"{name}: none of {tried} degrees keeps every slot within {cap} tokens in"
-        f" {request.microbatches or f'up to {most}'} microbatches"
+        f"{name}: none of {many(tried, 'degree')} keeps every slot within {cap} tokens in"
+        f" {'' if request.microbatches else 'up to '}"
+        + many(request.microbatches or most, "microbatch")
         + (f", a multiple of {multiple}" if multiple > 1 else ""),
         "use --microbatches auto, or more"
         if request.microbatches

@@ -65,7 +65,7 @@ def test_whole_numbers_in_parquet_are_speeds(tmp_path: Path) -> None:
     [
         ("a.txt", "", "a.txt is empty"),
         ("a.txt", "1\n1\n1\n", "holds 3 speeds, --ranks is 2"),
-        ("a.txt", "1\n", "holds 1 speeds, --ranks is 2"),
+        ("a.txt", "1\n", "holds 1 speed, --ranks is 2"),
         ("a.txt", "1\n0\n", "lane 1 has speed 0, not from 0.001 to 1000"),
         ("a.txt", "-1\n1\n", "lane 0 has speed -1,"),
         ("a.txt", "1\nnan\n", "lane 1 has speed nan,"),
@@ -83,7 +83,7 @@ def test_whole_numbers_in_parquet_are_speeds(tmp_path: Path) -> None:
         ("a.csv", "lane,speed\n0,1\n-1,1\n", "line 3 has no lane: '-1'"),
         ("a.csv", "speed,rank\n1,0\n1\n", "line 3 has no rank: ''"),
         ("a.csv", "lane,rank,speed\n0,0,1\n", "each of the columns lane, rank could be the lane"),
-        ("a.csv", "lane,speed\n0,1\n", "holds 1 speeds, --ranks is 2"),
+        ("a.csv", "lane,speed\n0,1\n", "holds 1 speed, --ranks is 2"),
         ("a.parquet", {"speed": [1.0, 1.0], "lane": [0.0, 1.0]}, "lanes are whole numbers"),
         ("a.parquet", {"speed": [1.0, 1.0], "lane": [0, None]}, "column lane holds empty cells"),
         ("a.parquet", {"speed": [1.0, 1.0], "lane": [3, 3]}, "lane 3 stands twice"),

@@ -196,7 +196,7 @@ def test_the_cap_decides_where_loads_would_not() -> None:
     both = np.ones((2, 2), bool)
     assert solve_exact(load, rows, both, 2, 1, 6, fixed_s=0.0).level.tolist() == [0, 0]
     assert solve_exact(load, rows, both, 2, 2, 5, fixed_s=0.0).level.tolist() == [1, 1]
-    with pytest.raises(Infeasible, match="no placement exists in 1 microbatches on 2 ranks"):
+    with pytest.raises(Infeasible, match="no placement exists in 1 microbatch on 2 ranks"):
         solve_exact(load, rows, both, 2, 1, 5, fixed_s=0.0)
 
 

@@ -243,7 +243,7 @@ def test_windows_of_one_row_are_the_order_of_the_file() -> None:
 
 
 def test_a_number_of_microbatches_that_is_too_small_is_refused() -> None:
-    with pytest.raises(Infeasible, match="no plan with 1 microbatches") as refused:
+    with pytest.raises(Infeasible, match="no plan with 1 microbatch keeps") as refused:
         planned(60, 1, ranks=1, reorder="none", microbatches=1)
     assert "let rows move farther" in (refused.value.hint or "")
 

@@ -131,14 +131,14 @@ def test_as_many_microbatches_as_sequences_hold_one_each(strategy: str) -> None:
             [500, 0, 300, 200],
             {"microbatches": 7},
             "batch 0, rows 0..3: --microbatches asks for 7 microbatches of at least one sequence"
-            " each, there are 3 sequences to train on",
+            " each, it has 3 sequences to train on",
             "use --microbatches 3 or less, or larger batches",
         ),
         (
             [500, 300, 200, 100, 50],
             {"microbatch_multiple": 3, "batch_sequences": 4},
             "batch 1, rows 4..4: --microbatch-multiple asks for 3 microbatches of at least one"
-            " sequence each, there are 1 sequences to train on",
+            " sequence each, it has 1 sequence to train on",
             "use --microbatch-multiple 1 or less, or larger batches, or leave the last batch out"
             " with --num-batches 1",
         ),

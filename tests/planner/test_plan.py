@@ -144,7 +144,7 @@ def test_no_plan_beats_the_lower_bound(seed: int, ranks: int, pp: int) -> None:
 def test_a_fixed_number_of_microbatches_is_kept_or_refused() -> None:
     values = long_tailed(64, 5, longest=8000)
     assert plan_one(values, microbatches=9).num_microbatches == 9
-    with pytest.raises(Infeasible, match="no plan with 1 microbatches"):
+    with pytest.raises(Infeasible, match="no plan with 1 microbatch keeps"):
         plan_one(values, microbatches=1)
     with pytest.raises(Infeasible, match="--microbatches allows 1"):
         plan_one(values, microbatches=1, strategy="memory-ffd", microbatch_order="as-built")
@@ -168,6 +168,13 @@ def test_a_length_beyond_any_reason_is_refused_before_it_can_overflow() -> None:
 def test_wrong_options_are_named(changes: dict[str, object], text: str) -> None:
     with pytest.raises(InputError, match=text):
         plan(lengths([5]), profile(), options(**changes), 1)
+
+
+def test_schedules_that_no_plan_can_ask_for_are_not_offered() -> None:
+    with pytest.raises(InputError) as refused:
+        plan(lengths([5]), profile(), options(pipeline="nosuch"), 1)
+    offered = "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v"
+    assert refused.value.hint == f"known: {offered}, zb-1p, zb-2p, portfolio, exact, auto"
 
 
 def test_a_pool_that_is_no_power_of_two_uses_blocks_that_fit() -> None:

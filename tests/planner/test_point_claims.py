@@ -130,8 +130,8 @@ def test_a_target_of_no_number_of_microbatches_is_named(factor: float) -> None:
     search = at(OPEN, 30, theta=0.5, eta=0.1)
     wrong = replace(search, load_target_s=search.load_target_s * factor)
     (text,) = point_claims(OPEN, wrong, OPEN.sequences, 30)
-    assert f"load_target_s is {wrong.load_target_s:.9g}, 30 microbatches ask for" in text
-    assert "and no other number for it" in text
+    assert f"load_target_s is {wrong.load_target_s:.9g}, that of 30 microbatches is" in text
+    assert "and no other number has it" in text
 
 
 def test_an_open_number_may_have_shrunk_or_grown_and_a_fixed_one_not() -> None:
@@ -139,4 +139,4 @@ def test_an_open_number_may_have_shrunk_or_grown_and_a_fixed_one_not() -> None:
         search = at(OPEN, count, theta=0.25, eta=0.05)
         assert said(OPEN, search, 30) == ""
         fixed = said(replace(OPEN, microbatches=30), search, 30)
-        assert ("30 microbatches ask for" in fixed) == (count != 30)
+        assert ("that of 30 microbatches is" in fixed) == (count != 30)

@@ -76,7 +76,7 @@ recomputing or offloading activations)
 an open window makes balance possible, no plan faster by itself: hydraplan
 compare with that cap, tp or file tells
 
-4 rows hold no token and are skipped
+4 rows skipped: no token
 batch 0 sequences by degree: 1: 16000, 8: 380
 
 stages: layers of each chunk, F + B + W of a mean microbatch
