@@ -8,6 +8,7 @@ import typer
 from hydraplan.cli import options as o
 
 if TYPE_CHECKING:
+    from hydraplan.files.pytorch_csv import PyTorchSchedule
     from hydraplan.model import Schedule
     from hydraplan.planner.pipeline.alone import StageTimes
     from hydraplan.planner.pipeline.memory import Memory
@@ -26,13 +27,13 @@ MAX_CUT = 1 << 17
 
 
 class Asked(NamedTuple):
-    """Size of what runs, and its op order where a file gives it."""
+    """Size of what runs, and the file that gives its op order, if one does."""
 
     stages: int
     microbatches: int
     chunks: int
     route: "RouteName"
-    schedule: "Schedule | None"
+    file: "PyTorchSchedule | None"
 
 
 def pipeline(
@@ -106,7 +107,7 @@ def pipeline(
     if output is not None:
         refuse_existing(output, force)
     asked = _asked(schedule, pp, microbatches, chunks)
-    joins = asked.schedule is not None or schedule.startswith("dualpipe")
+    joins = asked.file is not None or schedule.startswith("dualpipe")
     if joined != 1.0 and not joins and is_flag(context, "joined"):
         raise InputError(f"--joined {joined:g}: {schedule} joins no ops", "leave --joined out")
     planned_limit = asked.stages * (2.0 if schedule == "zb-2p" else 1.0)
@@ -121,6 +122,8 @@ def pipeline(
         raise Infeasible(
             f"{schedule}: {one_line(circle)}", "change the order of one of these"
         ) from None
+    if asked.file is not None:
+        _prove(schedule, asked.file)
     peak = ran.figures["peak_memory"]
     if memory_limit is not None and not memory.fits(peak):
         raise Infeasible(
@@ -131,13 +134,30 @@ def pipeline(
     if output is not None:
         write_csv(output, compute_rows(ops, way))
     size = {"pp": asked.stages, "microbatches": asked.microbatches, "chunks": asked.chunks}
-    kept = limit if asked.schedule is None and schedule in PLANNED else memory_limit
+    kept = limit if asked.file is None and schedule in PLANNED else memory_limit
     bounds = {"memory_limit": kept, "backward_frees": backward_frees}
     about = {"schedule": schedule, "mode": "simulated", **size, **times._asdict(), **bounds}
     if json:
         console.emit_json(pipeline_object(about, ran.figures))
     else:
         print_pipeline(about, ran.figures, ran.timeline)
+
+
+def _prove(name: str, found: "PyTorchSchedule") -> None:
+    """Refuse a file whose own sends and receives hang; without any PyTorch makes its own."""
+    from hydraplan.errors import Infeasible
+    from hydraplan.planner.pipeline.deadlock import one_line
+    from hydraplan.planner.pipeline.pytorch_proof import file_deadlock, has_messages
+    from hydraplan.views import console
+
+    if not has_messages(found):
+        return
+    if circle := file_deadlock(found):
+        raise Infeasible(
+            f"{name}: {one_line(circle)}",
+            "move one of these sends or receives, or leave all out: PyTorch then places its own",
+        )
+    console.note(f"{name}: its sends and receives are proven free of deadlock on gloo and NCCL")
 
 
 def _check_numbers(times: "StageTimes", memory_limit: float | None, frees: float) -> None:
@@ -175,7 +195,7 @@ def _asked(name: str, pp: int | None, microbatches: int | None, chunks: int | No
                 raise InputError(
                     f"--{option} {value}, but {name} holds {held}", f"leave --{option} out"
                 )
-        return Asked(*holds, found.route, found.schedule)
+        return Asked(*holds, found.route, found)
     if name not in SCHEDULES and name not in PLANNED:
         names = ", ".join([*SCHEDULES, *PLANNED])
         raise InputError(f"unknown schedule {name!r}", f"known: {names}, or a FILE.csv")
@@ -231,8 +251,8 @@ def _order(
 
     stages, count, chunks = asked.stages, asked.microbatches, asked.chunks
     slots = slot_times_alone(times, asked.route, stages, chunks, count)
-    if asked.schedule is not None:
-        return slots, asked.schedule
+    if asked.file is not None:
+        return slots, asked.file.schedule
     if name in SCHEDULES:
         return slots, SCHEDULES[name].make(stages, count, chunks)
     return slots, PLANNED[name](slots, memory)

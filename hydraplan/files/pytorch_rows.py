@@ -3,8 +3,10 @@
 Every stage lies on one row, as many on each, placed chunk after chunk (`loop`) or down and up again
 (`v`). Every stage runs F and then B, or I and then W, of every microbatch, once, behind the
 neighbours it has on its own row. A file with communication names, besides, every send behind what
-it sends and every receive before what needs it, once each. Whether rows wait for each other in a
-circle is not asked here: a simulation or the deadlock proof says so.
+it sends and every receive before what needs it, once each; and two rows name the messages from one
+to the other in one order, since PyTorch posts them without tags and the first sent is the first
+received. Whether rows wait for each other in a circle is not asked here: a simulation and
+`planner.pipeline.pytorch_proof` say so.
 """
 
 from collections.abc import Iterator
@@ -72,7 +74,31 @@ def check_rows(rows: tuple[Row, ...], name: str) -> Shape:
                     f" {shape.num_microbatches - 1}, and all of them pass every stage forward and"
                     " back",
                 )
+    _check_pairs(rows, shape, name)
     return shape
+
+
+def _check_pairs(rows: tuple[Row, ...], shape: Shape, name: str) -> None:
+    """Refuse a receive that takes another message than it names: the n-th takes the n-th sent."""
+    sent: dict[tuple[int, int], list[tuple[Action, int]]] = {}
+    received: dict[tuple[int, int], list[tuple[Action, int]]] = {}
+    for number, row in enumerate(rows):
+        for column, cell in enumerate(row, 1):
+            for action in cell:
+                if action.word in _PARTNER:
+                    other = shape.owner[action.stage + _PARTNER[action.word]]
+                    sends = action.word.startswith("SEND")
+                    line, pair = (sent, (number, other)) if sends else (received, (other, number))
+                    line.setdefault(pair, []).append((action, column))
+    for pair, messages in sent.items():
+        for (send, at), (receive, column) in zip(messages, received[pair], strict=True):
+            if receive != _other_side(send):
+                raise InputError(
+                    f"{name}: row {pair[1] + 1}, column {column}: {receive} ({_told(receive)})"
+                    f" takes what row {pair[0] + 1} sends in column {at}, {send} ({_told(send)})",
+                    "messages have no tags, the first sent is the first received: name those"
+                    f" from row {pair[0] + 1} to row {pair[1] + 1} in one order on both",
+                )
 
 
 def _shape(rows: tuple[Row, ...], name: str) -> Shape:
@@ -172,6 +198,11 @@ def _crosses(shape: Shape, stage: int, word: str) -> bool:
     """Whether this message exists: there is such a neighbour, on another row."""
     other = stage + _PARTNER[word]
     return 0 <= other < len(shape.owner) and shape.owner[other] != shape.owner[stage]
+
+
+def _other_side(send: Action) -> Action:
+    """The receive of what is sent."""
+    return Action(f"RECV_{send.word[-1]}", send.stage + _PARTNER[send.word], send.microbatch)
 
 
 def _needs(action: Action, shape: Shape) -> Iterator[tuple[Action, ...]]:

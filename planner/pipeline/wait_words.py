@@ -38,6 +38,23 @@ class Names:
         to = f" for chunk {message.to_chunk}" if self.num_chunks > 1 else ""
         return f"the {what} of microbatch {message.microbatch}{to}"
 
+    def does(self, node: Node, rank: Rank, done: bool = False) -> str:
+        """What a rank does, or has done, at a node."""
+        if isinstance(node, Ran):
+            return f"{'run' if done else 'runs'} {' with '.join(map(self.op, node.ops))}"
+        if isinstance(node, Met):
+            microbatch, first, degree, sequence = node.exchange
+            op = self.op(Op("F" if node.way == "forward" else "B", microbatch, node.chunk))
+            lanes = f"lanes {first}..{first + degree - 1}"
+            return f"{'met' if done else 'meets'} {lanes} for sequence {sequence} in {op}"
+        assert isinstance(node, Moved)
+        text = self.message(node.message)
+        if node.message.from_stage == rank.stage:
+            peer = self.peer(node.message.to_stage, node.lane)
+            return f"{'sent' if done else 'sends'} {text} to {peer}"
+        peer = self.peer(node.message.from_stage, node.lane)
+        return f"{'received' if done else 'receives'} {text} from {peer}"
+
 
 def told(cycle: list[tuple[Node, Rank]], names: Names) -> list[str]:
     """A sentence for every rank that the circle passes, from what waits back to what it waits for.
@@ -52,26 +69,8 @@ def told(cycle: list[tuple[Node, Rank]], names: Names) -> list[str]:
     for run, following in zip(runs, runs[1:] + runs[:1], strict=True):
         done, rank = run[0]
         sentences.append(
-            f"{names.rank(rank.stage, rank.lane)} {_does(following[0][0], rank, names)}"
-            f" only after it has {_does(done, rank, names, done=True)}"
+            f"{names.rank(rank.stage, rank.lane)} {names.does(following[0][0], rank)}"
+            f" only after it has {names.does(done, rank, done=True)}"
             + (", which it is computed from" if rank.is_input else "")
         )
     return sentences[::-1]
-
-
-def _does(node: Node, rank: Rank, names: Names, done: bool = False) -> str:
-    """What a rank does, or has done, at a node."""
-    if isinstance(node, Ran):
-        return f"{'run' if done else 'runs'} {' with '.join(map(names.op, node.ops))}"
-    if isinstance(node, Met):
-        microbatch, first, degree, sequence = node.exchange
-        op = names.op(Op("F" if node.way == "forward" else "B", microbatch, node.chunk))
-        lanes = f"lanes {first}..{first + degree - 1}"
-        return f"{'met' if done else 'meets'} {lanes} for sequence {sequence} in {op}"
-    assert isinstance(node, Moved)
-    text = names.message(node.message)
-    if node.message.from_stage == rank.stage:
-        peer = names.peer(node.message.to_stage, node.lane)
-        return f"{'sent' if done else 'sends'} {text} to {peer}"
-    peer = names.peer(node.message.from_stage, node.lane)
-    return f"{'received' if done else 'receives'} {text} from {peer}"

@@ -9,6 +9,7 @@ from hydraplan.cli.app import run
 from hydraplan.planner.pipeline.memory import HALF
 from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import SCHEDULES
+from tests.planner.test_pytorch_proof import CROSSED, LATE
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "published_bubbles.json").read_text())
 NAMES = {
@@ -231,6 +232,42 @@ def test_a_file_whose_rows_wait_for_each_other_is_named(tmp_path, capsys):
     assert "ranks wait for each other in a circle" in err
     assert "stage 1 (rank 1) sends the gradients of microbatch 0 to stage 0 only after" in err
     assert "\\n" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (LATE, 4, "neither gloo nor NCCL gets through these sends and receives; ranks wait"),
+        (CROSSED, 4, "NCCL does not get through, though gloo does, these sends and receives"),
+        (CROSSED, 4, "row 1 sends the activations of microbatch 1 to row 2 (0SEND_F1, column 5)"),
+        (
+            CROSSED.replace("1RECV_F0,1F0,1B0,1RECV_F1", "1RECV_F1,1RECV_F0,1F0,1B0"),
+            2,
+            "row 2, column 1: 1RECV_F1 (activations received of microbatch 1, stage 1) takes what",
+        ),
+    ],
+)
+def test_a_file_whose_own_sends_and_receives_hang_is_refused_and_nothing_written(
+    text, code, said, tmp_path, capsys
+):
+    path = tmp_path / "x.csv"
+    path.write_text(text)
+    err = refused(capsys, code, "--schedule", str(path), "-o", str(tmp_path / "y.csv"))
+    assert said in err
+    assert "proven" not in err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_said_to_be_proven_if_it_names_its_messages(tmp_path, capsys):
+    path = tmp_path / "x.csv"
+    path.write_text(CROSSED.replace("0RECV_B0,0SEND_F1", "0SEND_F1,0RECV_B0"))
+    assert run(["pipeline", "--schedule", str(path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["makespan"] == 9.0
+    assert err.endswith("its sends and receives are proven free of deadlock on gloo and NCCL\n")
+    path.write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    assert run(["pipeline", "--schedule", str(path), "--json"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

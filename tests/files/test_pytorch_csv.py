@@ -28,6 +28,12 @@ WITH_MESSAGES = (
     "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD\n"
     "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD\n"
 )
+V_WITH_MESSAGES = (
+    "0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,3F0,3B0,3RECV_F1,3SEND_B0,3F1,3B1,3SEND_B1,"
+    "0RECV_B0,0B0,0RECV_B1,0B1\n"
+    "1RECV_F0,1F0,2F0,1RECV_F1,2SEND_F0,1F1,2F1,2SEND_F1,2RECV_B0,2B0,1B0,1SEND_B0,"
+    "2RECV_B1,2B1,1B1,1SEND_B1\n"
+)
 
 
 def test_a_schedule_is_read_as_it_stands():
@@ -83,6 +89,7 @@ def test_messages_survive_a_round_trip_byte_for_byte(tmp_path: Path):
     write_csv(tmp_path / "x.csv", found.rows)
     assert (tmp_path / "x.csv").read_bytes() == WITH_MESSAGES.encode()
     assert read_csv(tmp_path / "x.csv") == found
+    assert csv_text(parse(V_WITH_MESSAGES, "x.csv").rows) == V_WITH_MESSAGES
 
 
 @pytest.mark.parametrize(
@@ -144,6 +151,27 @@ def test_messages_survive_a_round_trip_byte_for_byte(tmp_path: Path):
         (WITH_MESSAGES.replace("1SEND_B0", "1SEND_B0,1SEND_B0"), 2, 6, "stands twice"),
         (WITH_MESSAGES.replace("1SEND_B0", "1SEND_B0,1SEND_F0"), 2, 6, "moves nothing"),
         (WITH_MESSAGES.replace("0F1", ",0F1"), 1, 3, "an empty cell"),
+        (
+            WITH_MESSAGES.replace("1RECV_F0,1F0,1RECV_F1", "1RECV_F1,1RECV_F0,1F0"),
+            2,
+            1,
+            "1RECV_F1 (activations received of microbatch 1, stage 1) takes what row 1 sends in"
+            " column 2, 0SEND_F0 (activations sent of microbatch 0, stage 0)",
+        ),
+        (
+            WITH_MESSAGES.replace("0RECV_B0,0B0,0RECV_B1", "0RECV_B1,0RECV_B0,0B0"),
+            1,
+            5,
+            "0RECV_B1 (gradient received of microbatch 1, stage 0) takes what row 2 sends in"
+            " column 5, 1SEND_B0",
+        ),
+        (
+            V_WITH_MESSAGES.replace(",0RECV_B0", "").replace("3RECV_F1", "0RECV_B0,3RECV_F1"),
+            1,
+            8,
+            "0RECV_B0 (gradient received of microbatch 0, stage 0) takes what row 2 sends in"
+            " column 8, 2SEND_F1 (activations sent of microbatch 1, stage 2)",
+        ),
         (WITH_MESSAGES.replace("0B1,0REDUCE_GRAD", "0REDUCE_GRAD,0B1"), 1, 8, "stands before 0W1"),
     ],
 )

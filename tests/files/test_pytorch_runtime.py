@@ -15,13 +15,16 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 
+from hydraplan.errors import InputError
 from hydraplan.files.pytorch_csv import compute_rows, csv_text, parse, write_csv
 from hydraplan.model import Op
 from hydraplan.planner.pipeline.lowering import lower
 from hydraplan.planner.pipeline.pytorch_form import lowered_rows
+from hydraplan.planner.pipeline.pytorch_proof import file_deadlock
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.route import route
-from tests.processes import run_ranks
+from tests.planner.test_pytorch_proof import CROSSED, LATE
+from tests.processes import RankFailed, run_ranks
 
 WIDTH, ROWS = 8, 3
 
@@ -82,6 +85,17 @@ def test_a_csv_runs_in_pytorch_with_the_gradients_of_one_process(
     on_rank = [[] for _ in range(ranks)]
     for stage, row in enumerate(on_rank):
         row += [stage, number - 1 - stage] if name == "zb-v" else range(stage, number, ranks)
+    found = gradients(path, kind, on_rank, count)
+    expected = one_process(number, count)
+    assert sorted(found) == list(range(number))
+    for i, stage in enumerate(expected):
+        for grad, wanted in zip(found[i], stage, strict=True):
+            torch.testing.assert_close(grad, wanted, rtol=1e-12, atol=1e-12)
+
+
+def gradients(path, kind, on_rank, count, timeout_s=60.0):
+    """Gradients of every stage, as PyTorch's runtime makes them from a file on gloo."""
+    number = sum(map(len, on_rank))
 
     def worker(rank):
         warnings.simplefilter("ignore")  # what torch says of itself is not ours
@@ -96,14 +110,42 @@ def test_a_csv_runs_in_pytorch_with_the_gradients_of_one_process(
         )
         return {i: [p.grad.tolist() for p in stage.parameters()] for i, stage in mine.items()}
 
-    expected = one_process(number, count)
-    found = {int(i): grads for answer in run_ranks(worker, ranks) for i, grads in answer.items()}
-    assert sorted(found) == list(range(number))
-    for i, stage in enumerate(expected):
-        for grad, wanted in zip(found[i], stage, strict=True):
-            torch.testing.assert_close(
-                torch.tensor(grad, dtype=torch.float64), wanted, rtol=1e-12, atol=1e-12
-            )
+    answers = run_ranks(worker, len(on_rank), timeout_s=timeout_s)
+    return {
+        int(i): [torch.tensor(grad, dtype=torch.float64) for grad in grads]
+        for answer in answers
+        for i, grads in answer.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_what_is_said_of_a_file_is_what_becomes_of_it_in_pytorch_on_gloo(tmp_path):
+    """Right gradients, gradients of mixed up messages without a word, or no end."""
+    path = tmp_path / "x.csv"
+    expected = one_process(2, 2)
+
+    def run_in_pytorch(text):
+        first, second = text.splitlines()
+        path.write_text(f"{first},0REDUCE_GRAD\n{second},1REDUCE_GRAD\n")
+        found = gradients(path, "compute_comms", [[0], [1]], 2, timeout_s=10.0)
+        return max(
+            float((grad - wanted).abs().max())
+            for i, stage in enumerate(expected)
+            for grad, wanted in zip(found[i], stage, strict=True)
+        )
+
+    assert "though gloo does" in file_deadlock(parse(CROSSED, "x.csv"))
+    assert run_in_pytorch(CROSSED) < 1e-12
+    mixed = CROSSED.replace("1RECV_F0,1F0,1B0,1RECV_F1", "1RECV_F1,1RECV_F0,1F0,1B0")
+    with pytest.raises(
+        InputError, match="1RECV_F1 .* takes what row 1 sends in column 2, 0SEND_F0"
+    ):
+        parse(mixed, "x.csv")
+    assert run_in_pytorch(mixed) > 1e-3
+    assert "neither gloo nor NCCL" in file_deadlock(parse(LATE, "x.csv"))
+    with pytest.raises(RankFailed):
+        run_in_pytorch(LATE)
 
 
 @pytest.mark.parametrize("with_messages", [False, True])
@@ -118,6 +160,7 @@ def test_what_pytorch_dumps_is_read_action_for_action(name, route_name, with_mes
     csv.writer(file).writerows(theirs)
     found = parse(file.getvalue(), "x.csv")
     assert (found.route, found.num_chunks, found.num_microbatches) == (route_name, 2, 8)
+    assert file_deadlock(found) == ""
     texts = [[str(action or "") for action in row] for row in theirs]
     ours = csv_text(found.rows)
     assert ours == "".join(",".join(row) + "\n" for row in texts)
