@@ -139,7 +139,7 @@ def test_what_is_said_of_a_file_is_what_becomes_of_it_in_pytorch_on_gloo(tmp_pat
     assert run_in_pytorch(CROSSED) < 1e-12
     mixed = CROSSED.replace("1RECV_F0,1F0,1B0,1RECV_F1", "1RECV_F1,1RECV_F0,1F0,1B0")
     with pytest.raises(
-        InputError, match="1RECV_F1 .* takes what row 1 sends in column 2, 0SEND_F0"
+        InputError, match=r"1RECV_F1 .* takes what row 1 sends in column 2, 0SEND_F0"
     ):
         parse(mixed, "x.csv")
     assert run_in_pytorch(mixed) > 1e-3
