@@ -18,7 +18,7 @@ from hydraplan.planheader import LIVE_STAGES, PlanHeader, PlanOptions, reorder_w
 from hydraplan.planner.batches import most_tokens, too_long
 from hydraplan.planner.pipeline.order import ALL_ORDERS, SEARCHED, microbatch_order
 from hydraplan.planner.pipeline.planned import PLANNED
-from hydraplan.planner.pipeline.schedules import OF_PLANS, layout_of
+from hydraplan.planner.pipeline.schedules import OF_PLANS, Layout, layouts_of
 from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.draft import Request
 from hydraplan.planner.placement.hydra import MOST_CANDIDATES, memory_times_s
@@ -61,19 +61,24 @@ def header_claims(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
             f"{many(batch.num_microbatches, 'microbatch')}, --microbatches asks"
             f" {options.microbatches}"
         )
+    layout = Layout(header.route, len(header.layers[0]))
     try:
-        route_name, chunks = layout_of(options.pipeline, options.chunks)
-        layers = split_layers(header.model.num_layers, options.pp, chunks, route_name=route_name)
+        allowed = layouts_of(options.pipeline, options.chunks)
     except InputError as error:
         yield str(error)
         return
-    if (header.route, len(header.layers[0])) != (route_name, chunks):
+    if layout not in allowed:
+        told = " or ".join(f"{chunks} on route {way}" for way, chunks in allowed)
         yield (
-            f"stages have {len(header.layers[0])} chunks on route {header.route}, those of"
-            f" {options.pipeline} have {chunks} on route {route_name}"
+            f"stages have {layout.chunks} chunks on route {layout.route}, those of"
+            f" {options.pipeline} have {told}"
         )
-    elif options.layers == "even" and header.layers != tuple(map(tuple, layers)):
-        yield f"layers of the stages are {header.layers}, --layers even asks for {layers}"
+    elif options.layers == "even":
+        layers = split_layers(
+            header.model.num_layers, options.pp, layout.chunks, route_name=layout.route
+        )
+        if header.layers != tuple(map(tuple, layers)):
+            yield f"layers of the stages are {header.layers}, --layers even asks for {layers}"
 
 
 def search_claims(

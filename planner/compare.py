@@ -17,10 +17,11 @@ from hydraplan.model import BatchSummary, Comparison, LeftOut
 from hydraplan.planheader import PlanOptions
 from hydraplan.planner.batches import Batches
 from hydraplan.planner.forked import in_order
+from hydraplan.planner.layouts import on_layouts
 from hydraplan.planner.open_request import open_request
 from hydraplan.planner.pipeline.order import ORDERS
 from hydraplan.planner.placement.strategies import STRATEGIES
-from hydraplan.planner.plan import finish, prepare
+from hydraplan.planner.plan import fastest_layout, finish
 
 
 def compare(
@@ -41,13 +42,14 @@ def compare(
     for name in strategies:
         if name not in STRATEGIES:
             raise InputError(f"unknown strategy {name!r}", f"known: {', '.join(STRATEGIES)}")
-    _, batches = prepare(lengths, profile, options, num_batches)
+    layouts = on_layouts(lengths, profile, options, num_batches)
     for name in strategies:
         strategy = STRATEGIES[name]
         orders = ("auto",) if strategy.default_order == "auto" else ORDERS
         try:
             for order in orders:
                 asked = options.model_copy(update={"strategy": name, "microbatch_order": order})
+                _, batches = fastest_layout(asked, layouts)
                 strategy.place(open_request(batches.cost, asked, batches[0]))
                 yield _row(asked, batches, workers)
         except (Infeasible, MissingDependency) as error:

@@ -15,7 +15,7 @@ from hydraplan.model import FloatArray, Schedule, Sequences
 from hydraplan.planheader import PlanOptions, reorder_within
 from hydraplan.planner.pipeline.fast_run import one_lane_s, profile_of
 from hydraplan.planner.pipeline.order import ORDERS, SEARCHED
-from hydraplan.planner.pipeline.schedules import SCHEDULES, one_f_one_b
+from hydraplan.planner.pipeline.schedules import SCHEDULES, Layout, one_f_one_b
 from hydraplan.planner.placement.cost_table import cost_table
 from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.draft import Request
@@ -62,7 +62,7 @@ def open_request(cost: CostModel, options: PlanOptions, rows: Sequences) -> Requ
     offered = offered_levels(cost.ranks, options.min_degree, options.max_groups)
     table = cost_table(cost, open_rows.length_tokens, cap, offered)
     profile = profile_of(cost, open_rows.length_tokens)
-    schedule = _made_by(stand_ins(options)[0], cost.route.num_chunks)
+    schedule = _made_by(stand_ins(options, _layout(cost))[0], cost.route.num_chunks)
     return Request(
         cost=cost,
         table=table,
@@ -86,11 +86,15 @@ def others(request: Request, options: PlanOptions) -> list[Request]:
     """The same request on every other static schedule that stands in for ops planned later."""
     cost, profile = request.cost, request.profile
     found = []
-    for name in stand_ins(options)[1:]:
+    for name in stand_ins(options, _layout(cost))[1:]:
         schedule = _made_by(name, cost.route.num_chunks)
         fill = fill_slots(profile, schedule, cost.route)
         found.append(replace(request, schedule=schedule, fill_slots=fill))
     return found
+
+
+def _layout(cost: CostModel) -> Layout:
+    return Layout(cost.route_name, cost.route.num_chunks)
 
 
 def _made_by(name: str, num_chunks: int) -> Callable[[int, int], Schedule]:

@@ -3,31 +3,26 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from math import isnan
+from math import inf, isnan
 from sys import maxsize
 
-import numpy as np
-
 from hydraplan.cost import CostModel
-from hydraplan.errors import InputError
-from hydraplan.files.lengths import Lengths, digest
+from hydraplan.errors import Infeasible
+from hydraplan.files.lengths import Lengths
 from hydraplan.files.profilefile import Profile
-from hydraplan.model import PLACE_COLUMNS, BatchPlan, IntArray, Sequences
+from hydraplan.model import PLACE_COLUMNS, BatchPlan, Sequences
 from hydraplan.planheader import PlanHeader, PlanOptions, reorder_within
-from hydraplan.planner.batches import Batches, cut_batches, open_batches
+from hydraplan.planner.batches import Batches
 from hydraplan.planner.figures import batch_figures, predicted
 from hydraplan.planner.forked import in_order
+from hydraplan.planner.layouts import Laid, on_layouts
 from hydraplan.planner.open_request import open_request, others
-from hydraplan.planner.pipeline.order import ALL_ORDERS, SEARCHED
+from hydraplan.planner.pipeline.order import SEARCHED
 from hydraplan.planner.pipeline.planned import PLANNED
-from hydraplan.planner.pipeline.schedules import OF_PLANS, SCHEDULES, layout_of
 from hydraplan.planner.placement.draft import Draft, Request
-from hydraplan.planner.placement.strategies import STRATEGIES, promised
+from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.placement.window_advice import window_advice
 from hydraplan.planner.planned_ops import with_ops
-from hydraplan.stages import check_tensor_parallel, split_layers
-from hydraplan.version import __version__
 
 
 def plan(
@@ -63,7 +58,7 @@ def plan_many(
 def prepare(
     lengths: Lengths, profile: Profile, options: PlanOptions, num_batches: int | None
 ) -> tuple[PlanHeader, Batches]:
-    """Check a request and cut the batches; nothing is placed yet.
+    """Check a request and cut the batches, for the layout of the model that they run on.
 
     Args:
         num_batches: How many to plan from the start of the file; None for all it holds.
@@ -72,66 +67,23 @@ def prepare(
         InputError: An option is wrong, or some batch has nothing to train on.
         Infeasible: A row that no degree can hold, under `on_overlong="error"`.
     """
-    if options.pipeline in SCHEDULES and SCHEDULES[options.pipeline].simulated_only:
-        raise InputError(
-            f"schedule {options.pipeline} is simulated only, no plan can ask for it",
-            "see it with hydraplan pipeline, plan with zb-v for one",
-        )
-    for kind, name, known in (
-        ("strategy", options.strategy, STRATEGIES),
-        ("pipeline", options.pipeline, (*OF_PLANS, *PLANNED)),
-        ("microbatch order", options.microbatch_order, (*ALL_ORDERS, "auto")),
-    ):
-        if name not in known:
-            raise InputError(f"unknown {kind} {name!r}", f"known: {', '.join(known)}")
-    model = profile.header.model
-    check_tensor_parallel(model, options.tp, profile.header.fit.devices_per_node)
-    bounds = cut_batches(lengths.length_tokens, options, num_batches)
-    layers = stage_layers(profile, options, lengths.length_tokens)
-    header = PlanHeader(
-        tool_version=__version__,
-        options=options,
-        model=model,
-        cluster=profile.header.cluster,
-        fit=profile.header.fit,
-        layers=layers,
-        route=layout_of(options.pipeline, options.chunks)[0],
-        profile_mode=profile.header.mode,
-        profile_digest=profile.digest,
-        lengths_digest=digest(lengths.length_tokens),
-        lengths_name=lengths.name,
-        lengths_unit=lengths.unit,
-        invariants=promised(options),
-        num_batches=len(bounds),
-    )
-    return header, open_batches(header.cost_model(), lengths, options, bounds)
+    return fastest_layout(options, on_layouts(lengths, profile, options, num_batches))
 
 
-def stage_layers(
-    profile: Profile, options: PlanOptions, length_tokens: IntArray
-) -> tuple[tuple[int, ...], ...]:
-    """Layers of every (stage, chunk), so that all of them cost about the same.
+def fastest_layout(options: PlanOptions, choices: list[Laid]) -> Laid:
+    """The one on which the first batch ends first, of those that can hold it.
 
-    What the ends hold besides, embedding and loss, is counted in layers at the file's mean cost
-    of a token; sequences no degree can hold count as what the pool holds.
+    Every batch of a run has the layout of the first: weights stay where they are.
     """
-    model, fit = profile.header.model, profile.header.fit
-    route_name, chunks = layout_of(options.pipeline, options.chunks)
-    split = partial(split_layers, model.num_layers, options.pp, chunks, route_name=route_name)
-    even = tuple(tuple(row) for row in split())
-    if options.layers == "even" or options.pp * chunks == 1:
-        return even
-    cost = CostModel(fit, model, options.tp, options.pp, options.ranks, even, route_name=route_name)
-    length = np.minimum(length_tokens, options.max_tokens_per_rank * options.ranks)
-    one = np.ones_like(length)
-    attention_s = float(cost.attention_s(length, one, one).sum()) / max(1, int(length.sum()))
-    row_s = cost.row_s.sum(axis=0)
-    layer_s = float((row_s / np.array(even)).min())
-    extra = [
-        (float(row_s[part]) - even[part[0]][part[1]] * layer_s) / (layer_s + attention_s)
-        for part in cost.route.nodes()
-    ]
-    return tuple(tuple(row) for row in split(extra_layers=extra))
+
+    def first_batch_s(laid: Laid) -> float:
+        cost, rows = laid[1].cost, laid[1][0]
+        try:
+            return plan_batch(cost, options, 0, rows).figures["iteration_s"]
+        except Infeasible:
+            return inf
+
+    return choices[0] if len(choices) == 1 else min(choices, key=first_batch_s)
 
 
 def without_taper(options: PlanOptions, strategies: Sequence[str] = ()) -> str:

@@ -19,18 +19,23 @@ from hydraplan.planheader import PlanOptions
 from hydraplan.planner.pipeline.memory import ROUNDING, Memory
 from hydraplan.planner.pipeline.order import ORDERS, SEARCHED, microbatch_order
 from hydraplan.planner.pipeline.planned import PLANNED, plan_ops
+from hydraplan.planner.pipeline.schedules import Layout
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.slots import SlotTimes, slot_times
 
 
-def stand_ins(options: PlanOptions) -> tuple[str, ...]:
+def stand_ins(options: PlanOptions, layout: Layout) -> tuple[str, ...]:
     """The static schedules that a placement search runs, each on its own; one that is named, alone.
 
-    For ops that are planned later it is ZB-H1, which holds as many microbatches as 1F1B, and ZB-H2
-    where its 2 P - 1 may be held.
+    For ops that are planned later they are those of the layout: with one chunk a stage ZB-H1,
+    which holds as many microbatches as 1F1B, and ZB-H2 where its 2 P - 1 may be held.
     """
     if options.pipeline not in PLANNED:
         return (options.pipeline,)
+    if layout.route == "v":
+        return ("zb-v",)
+    if layout.chunks > 1:
+        return ("interleaved",)
     live = options.live_microbatches
     return ("zb-h1",) if live is not None and live < 2 * options.pp - 1 else ("zb-h2", "zb-h1")
 

@@ -10,10 +10,9 @@ from hydraplan.cli import options as o
 if TYPE_CHECKING:
     from hydraplan.files.pytorch_csv import PyTorchSchedule
     from hydraplan.model import Schedule
-    from hydraplan.planner.pipeline.alone import StageTimes
+    from hydraplan.planner.pipeline.alone import Alone, StageTimes
     from hydraplan.planner.pipeline.memory import Memory
-    from hydraplan.route import RouteName
-    from hydraplan.slots import SlotTimes
+    from hydraplan.planner.pipeline.schedules import Layout
 
 MAX_TIME = 1e12
 """Largest time that is taken; sums over all ops stay far from what floats can hold."""
@@ -31,9 +30,8 @@ class Asked(NamedTuple):
 
     stages: int
     microbatches: int
-    chunks: int
-    route: "RouteName"
-    file: "PyTorchSchedule | None"
+    layouts: "tuple[Layout, ...]"
+    file: "PyTorchSchedule | None" = None
 
 
 def pipeline(
@@ -50,7 +48,9 @@ def pipeline(
     chunks: Annotated[
         int | None,
         typer.Option(
-            "--chunks", min=1, help="Chunks of a stage.  [default: the schedule's; interleaved: 2]"
+            "--chunks",
+            min=1,
+            help="Chunks of a stage.  [default: the schedule's; interleaved: 2; auto: 1 or 2]",
         ),
     ] = None,
     forward: Annotated[
@@ -94,10 +94,10 @@ def pipeline(
     from hydraplan.errors import Infeasible, InputError
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.pytorch_csv import compute_rows, write_csv
-    from hydraplan.planner.pipeline.alone import StageTimes, run_alone
-    from hydraplan.planner.pipeline.deadlock import deadlock_of_batch, one_line
+    from hydraplan.planner.pipeline.alone import StageTimes
     from hydraplan.planner.pipeline.memory import even_memory
     from hydraplan.planner.pipeline.planned import PLANNED
+    from hydraplan.planner.pipeline.static_orders import same_ops
     from hydraplan.route import route
     from hydraplan.views import console
     from hydraplan.views.pipeline_text import pipeline_object, print_pipeline
@@ -113,15 +113,8 @@ def pipeline(
     planned_limit = asked.stages * (2.0 if schedule == "zb-2p" else 1.0)
     limit = planned_limit if memory_limit is None else memory_limit
     memory = even_memory(limit, asked.microbatches, backward_frees)
-    slots, ops = _order(schedule, asked, times, memory)
-    way = route(asked.route, asked.stages, asked.chunks)
-    try:
-        ran = run_alone(slots, ops, asked.route, memory)
-    except Infeasible:
-        circle = deadlock_of_batch(ops, way, asked.microbatches, 1, {})
-        raise Infeasible(
-            f"{schedule}: {one_line(circle)}", "change the order of one of these"
-        ) from None
+    layout, ran = _fastest_run(schedule, asked, times, memory)
+    ops, way = ran.timeline.schedule, route(layout.route, asked.stages, layout.chunks)
     if asked.file is not None:
         _prove(schedule, asked.file)
     peak = ran.figures["peak_memory"]
@@ -133,10 +126,19 @@ def pipeline(
         )
     if output is not None:
         write_csv(output, compute_rows(ops, way))
-    size = {"pp": asked.stages, "microbatches": asked.microbatches, "chunks": asked.chunks}
-    kept = limit if asked.file is None and schedule in PLANNED else memory_limit
-    bounds = {"memory_limit": kept, "backward_frees": backward_frees}
-    about = {"schedule": schedule, "mode": "simulated", **size, **times._asdict(), **bounds}
+    is_planned = asked.file is None and schedule in PLANNED
+    about = {
+        "schedule": schedule,
+        "mode": "simulated",
+        "pp": asked.stages,
+        "microbatches": asked.microbatches,
+        "chunks": layout.chunks,
+        "route": layout.route,
+        **({"same_ops_as": same_ops(ops, way)} if is_planned else {}),
+        **times._asdict(),
+        "memory_limit": limit if is_planned else memory_limit,
+        "backward_frees": backward_frees,
+    }
     if json:
         console.emit_json(pipeline_object(about, ran.figures))
     else:
@@ -184,7 +186,7 @@ def _asked(name: str, pp: int | None, microbatches: int | None, chunks: int | No
     from hydraplan.errors import InputError
     from hydraplan.files.pytorch_csv import read_csv
     from hydraplan.planner.pipeline.planned import PLANNED
-    from hydraplan.planner.pipeline.schedules import SCHEDULES
+    from hydraplan.planner.pipeline.schedules import SCHEDULES, Layout, layouts_of
 
     given = {"pp": pp, "microbatches": microbatches, "chunks": chunks}
     if name.lower().endswith(".csv"):
@@ -195,20 +197,19 @@ def _asked(name: str, pp: int | None, microbatches: int | None, chunks: int | No
                 raise InputError(
                     f"--{option} {value}, but {name} holds {held}", f"leave --{option} out"
                 )
-        return Asked(*holds, found.route, found)
+        layout = Layout(found.route, found.num_chunks)
+        return Asked(*holds[:2], (layout,), found)
     if name not in SCHEDULES and name not in PLANNED:
         names = ", ".join([*SCHEDULES, *PLANNED])
         raise InputError(f"unknown schedule {name!r}", f"known: {names}, or a FILE.csv")
     if pp is None or microbatches is None:
         absent = "--pp" if pp is None else "--microbatches"
         raise InputError(f"{absent} is missing, schedule {name} has none of its own")
-    has = SCHEDULES[name].chunks if name in SCHEDULES else 1 if name.startswith("zb-") else None
-    held = has or chunks or (2 if name == "interleaved" else 1)
-    if chunks not in (None, held):
-        raise InputError(f"--chunks {chunks}: {name} has {held} on every stage")
-    _check_size(name, pp, held, microbatches)
-    way = SCHEDULES[name].route if name in SCHEDULES else "loop"
-    return Asked(pp, microbatches, held, way, None)
+    first, *others = layouts_of(name, chunks)
+    _check_size(name, pp, first.chunks, microbatches)
+    if pp * first.chunks * microbatches * (300 + pp) * len(others) > MAX_WEIGHED:
+        others = []
+    return Asked(pp, microbatches, (first, *others))
 
 
 def _check_size(name: str, pp: int, chunks: int, microbatches: int) -> None:
@@ -241,18 +242,51 @@ def _check_size(name: str, pp: int, chunks: int, microbatches: int) -> None:
         )
 
 
-def _order(
+def _fastest_run(
     name: str, asked: Asked, times: "StageTimes", memory: "Memory"
-) -> "tuple[SlotTimes, Schedule]":
-    """The times of every op, and the op order: that of the file, of the name, or a planned one."""
-    from hydraplan.planner.pipeline.alone import slot_times_alone
+) -> "tuple[Layout, Alone]":
+    """The layout on which it ends first, of those within the limit, and the run there."""
+    from hydraplan.errors import Infeasible
+
+    runs, refused = [], []
+    for layout in asked.layouts:
+        try:
+            runs.append((layout, _run(name, asked, layout, times, memory)))
+        except Infeasible as error:
+            refused.append(error)
+    if not runs:
+        raise refused[0]
+    return min(runs, key=lambda run: _merit(run[1].figures))
+
+
+def _merit(figures: dict[str, float]) -> tuple[float, float]:
+    """Smaller is better: time, and memory where times differ by rounding only."""
+    return float(f"{figures['makespan']:.9g}"), figures["peak_memory"]
+
+
+def _run(
+    name: str, asked: Asked, layout: "Layout", times: "StageTimes", memory: "Memory"
+) -> "Alone":
+    """Run the op order of the file, of the name, or a planned one."""
+    from hydraplan.errors import Infeasible
+    from hydraplan.planner.pipeline.alone import run_alone, slot_times_alone
+    from hydraplan.planner.pipeline.deadlock import deadlock_of_batch, one_line
     from hydraplan.planner.pipeline.planned import PLANNED
     from hydraplan.planner.pipeline.schedules import SCHEDULES
+    from hydraplan.route import route
 
-    stages, count, chunks = asked.stages, asked.microbatches, asked.chunks
-    slots = slot_times_alone(times, asked.route, stages, chunks, count)
+    stages, count, (way, chunks) = asked.stages, asked.microbatches, layout
+    slots = slot_times_alone(times, way, stages, chunks, count)
     if asked.file is not None:
-        return slots, asked.file.schedule
-    if name in SCHEDULES:
-        return slots, SCHEDULES[name].make(stages, count, chunks)
-    return slots, PLANNED[name](slots, memory)
+        ops = asked.file.schedule
+    elif name in SCHEDULES:
+        ops = SCHEDULES[name].make(stages, count, chunks)
+    else:
+        ops = PLANNED[name](slots, memory)
+    try:
+        return run_alone(slots, ops, way, memory)
+    except Infeasible:
+        circle = deadlock_of_batch(ops, route(way, stages, chunks), count, 1, {})
+        raise Infeasible(
+            f"{name}: {one_line(circle)}", "change the order of one of these"
+        ) from None

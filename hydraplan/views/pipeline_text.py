@@ -14,14 +14,22 @@ def pipeline_object(told: Mapping[str, Any], figures: Mapping[str, float]) -> di
     return {**told, **figures}
 
 
+def _way(told: Mapping[str, Any]) -> str:
+    """How chunks lie where a stage has several, and whose ops a planned order runs."""
+    way = f" on route {told['route']}" if told["chunks"] > 1 else ""
+    if "same_ops_as" not in told:
+        return way
+    return f"{way}, ops {'as ' + told['same_ops_as'] if told['same_ops_as'] else 'of its own'}"
+
+
 def print_pipeline(
     told: Mapping[str, Any], figures: Mapping[str, float], timeline: Timeline
 ) -> None:
     """What was asked, a table of what came out, and the chart; times in the unit of the user."""
     console.emit(
         f"{printable(told['schedule'])}: {many(told['pp'], 'stage')},"
-        f" {many(told['microbatches'], 'microbatch')}, {many(told['chunks'], 'chunk')} a stage,"
-        " simulated"
+        f" {many(told['microbatches'], 'microbatch')}, {many(told['chunks'], 'chunk')} a stage"
+        f"{_way(told)}, simulated"
     )
     console.emit(
         f"a stage takes forward {told['forward']:g}, backward {told['backward']:g}, weight"

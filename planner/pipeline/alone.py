@@ -89,7 +89,7 @@ def run_alone(slots: SlotTimes, schedule: Schedule, name: RouteName, memory: Mem
             "idle": idle,
             "makespan": makespan,
             "makespan_idle_max": _exact(makespan - float(work.min()), makespan),
-            "peak_memory": max(memory.peak(ops, passes) for ops in schedule),
+            "peak_memory": memory.most(schedule, passes),
         },
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hydraplan.errors import Infeasible
-from hydraplan.model import FloatArray, Op, OpKind
+from hydraplan.model import FloatArray, Op, OpKind, Schedule
 
 HALF = 0.5
 """What B frees where no model says (`hydraplan.activations`): as published simulations assume."""
@@ -57,6 +57,10 @@ class Memory:
         """Most activations a stage holds that runs these ops."""
         held = np.cumsum([0.0, *(self.change(op, num_chunks) for op in ops)])
         return float(held.max())
+
+    def most(self, schedule: Schedule, num_chunks: int) -> float:
+        """Most activations that any stage of a schedule holds."""
+        return max(self.peak(ops, num_chunks) for ops in schedule)
 
 
 def even_memory(limit: float, num_microbatches: int, frees: float = HALF) -> Memory:

@@ -36,8 +36,8 @@ from hydraplan.slots import SlotTimes
 
 Make = Callable[[SlotTimes, Memory], Schedule]
 
-ALIKE = 1e-12
-"""Relative: times this close are one."""
+ALIKE = 1e-9
+"""Relative: times this close are one; sums of many ops round."""
 
 
 def exact(times: SlotTimes, memory: Memory) -> Schedule:
@@ -51,12 +51,14 @@ def exact(times: SlotTimes, memory: Memory) -> Schedule:
 def auto(times: SlotTimes, memory: Memory) -> Schedule:
     """The fastest of the portfolio's finalists, heuristic and static schedules within the limit.
 
+    Of those that are equally fast it is the one that holds least, a static one first.
+
     `exact` is left out: it takes seconds.
 
     Raises:
         Infeasible: Not even one microbatch at a time is within the limit.
     """
-    return _fastest(times, [*finalists(times, memory), *canonical_orders(times, memory)])
+    return _fastest(times, memory, [*canonical_orders(times, memory), *finalists(times, memory)])
 
 
 PLANNED: dict[str, Make] = {
@@ -77,13 +79,18 @@ def canonical_orders(times: SlotTimes, memory: Memory) -> Iterator[Schedule]:
 
 
 def canonical(name: str, times: SlotTimes, memory: Memory) -> Schedule:
-    """The schedule whose bubble counts as fill: the named one, the best there is for a searched."""
+    """The schedule whose bubble counts as fill: the named one, the best there is for a searched.
+
+    That is the fastest of the static ones and the heuristic within the limit, or of the finalists
+    where none of these is.
+    """
     _, stages, chunks, _, count = times.op_s.shape
     if name in SCHEDULES:
         return SCHEDULES[name].make(stages, count, chunks)
     if name.startswith("zb-"):
         return zero_bubble(times, memory)
-    return _fastest(times, canonical_orders(times, memory))
+    known = list(canonical_orders(times, memory)) or finalists(times, memory)
+    return _fastest(times, memory, known)
 
 
 class Ordered(NamedTuple):
@@ -210,7 +217,7 @@ def _exact(times: SlotTimes, memory: Memory, keep_order: bool) -> ExactOrder:
     """What CP-SAT found, or the hint where that is faster on all lanes."""
     lane, hint = one_lane(times), fastest(times, memory)
     found = solve_order(lane, memory, hint=hint, keep_order=keep_order)
-    best = _fastest(times, [found.schedule, hint])
+    best = _fastest(times, memory, [found.schedule, hint])
     time_s = _iteration_s(lane, best)
     proven = time_s <= found.time_s * (1 + ALIKE)
     return replace(
@@ -218,13 +225,16 @@ def _exact(times: SlotTimes, memory: Memory, keep_order: bool) -> ExactOrder:
     )
 
 
-def _fastest(times: SlotTimes, schedules: Iterable[Schedule]) -> Schedule:
+def _fastest(times: SlotTimes, memory: Memory, schedules: Iterable[Schedule]) -> Schedule:
+    """The fastest; of those that are alike, what holds least."""
     runs = {schedule: _iteration_s(times, schedule) for schedule in schedules}
     if not runs:
         raise Infeasible(
             "no schedule is within the memory limit", "allow more with --live-microbatches"
         )
-    return min(runs, key=lambda schedule: runs[schedule])
+    enough_s, chunks = min(runs.values()) * (1 + ALIKE), times.op_s.shape[2]
+    alike = [schedule for schedule, taken_s in runs.items() if taken_s <= enough_s]
+    return min(alike, key=lambda schedule: memory.most(schedule, chunks))
 
 
 def _iteration_s(times: SlotTimes, schedule: Schedule) -> float:

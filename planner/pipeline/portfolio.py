@@ -92,10 +92,14 @@ class Orders:
 def portfolio(times: SlotTimes, memory: Memory) -> Schedule:
     """The best by `scenarios.scorer` of finalists and static schedules; deterministic.
 
+    Of those with the same score it is the one that holds least, a static one first.
+
     Raises:
         Infeasible: Some microbatch alone is beyond the limit.
     """
-    return min([*finalists(times, memory), *static_orders(times, memory)], key=scorer(times))
+    score_s, chunks = scorer(times), times.op_s.shape[2]
+    schedules = [*static_orders(times, memory), *finalists(times, memory)]
+    return min(schedules, key=lambda schedule: (score_s(schedule), memory.most(schedule, chunks)))
 
 
 def fastest(times: SlotTimes, memory: Memory) -> Schedule:

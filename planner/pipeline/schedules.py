@@ -100,19 +100,49 @@ FREE_CHUNKS = 2
 """Chunks of a stage where the schedule takes any number and nobody says how many."""
 
 
-def layout_of(name: str, asked: int | None) -> tuple[RouteName, int]:
-    """Route and chunks of a stage under a schedule; orders that are not in the table have one.
+class Layout(NamedTuple):
+    """How the model lies on the stages: its way through the chunks, and how many a stage has."""
+
+    route: RouteName
+    chunks: int
+
+
+PLANNED_LAYOUTS = {
+    "zb-1p": (Layout("loop", 1),),
+    "zb-2p": (Layout("loop", 1),),
+    "portfolio": (Layout("loop", 1),),
+    "exact": (Layout("loop", 1),),
+    "auto": (Layout("loop", 1), Layout("v", 2), Layout("loop", 2)),
+}
+"""Where orders that are planned for given costs lie; one that has several takes the fastest."""
+
+
+def layouts_of(name: str, asked: int | None) -> tuple[Layout, ...]:
+    """Layouts that a schedule, or an order that is planned, can have with so many chunks a stage.
+
+    Args:
+        name: Of `SCHEDULES` or `PLANNED_LAYOUTS`.
+        asked: Chunks of a stage; None leaves them open.
 
     Raises:
         InputError: The schedule cannot have so many chunks as are asked for.
     """
-    pipeline = SCHEDULES.get(name, Pipeline(one_f_one_b))
-    if asked is not None and pipeline.chunks not in (None, asked):
+    if name in SCHEDULES:
+        pipeline = SCHEDULES[name]
+        known: tuple[Layout, ...] = (Layout(pipeline.route, pipeline.chunks or FREE_CHUNKS),)
+        takes_any = pipeline.chunks is None
+    else:
+        known, takes_any = PLANNED_LAYOUTS[name], not name.startswith("zb-")
+    if asked is None:
+        return known
+    if found := tuple(layout for layout in known if layout.chunks == asked):
+        return found
+    if not takes_any:
         raise InputError(
-            f"schedule {name} has {many(pipeline.chunks or 0, 'chunk')} a stage, not {asked}",
-            "leave --chunks out, or use interleaved",
+            f"schedule {name} has {many(known[0].chunks, 'chunk')} a stage, not {asked}",
+            "leave --chunks out, or use interleaved or auto",
         )
-    return pipeline.route, asked or pipeline.chunks or FREE_CHUNKS
+    return (Layout("loop", asked),)
 
 
 SCHEDULES: dict[str, Pipeline] = {

@@ -8,7 +8,7 @@ import numpy as np
 from hydraplan.model import Schedule
 from hydraplan.planner.pipeline.memory import Memory
 from hydraplan.planner.pipeline.schedules import SCHEDULES
-from hydraplan.route import route
+from hydraplan.route import Route, route
 from hydraplan.slots import SlotTimes
 
 ROOM = 1e-12
@@ -22,10 +22,23 @@ def static_orders(times: SlotTimes, memory: Memory) -> list[Schedule]:
     return [schedule for schedule in made if within(schedule, memory, chunks)]
 
 
+def same_ops(schedule: Schedule, way: Route) -> str | None:
+    """Name of the static schedule that runs just these ops on every stage; None for no such."""
+    stages, chunks = way.before.shape
+    count = 1 + max(op.microbatch for op in schedule[0])
+    made = ((name, SCHEDULES[name].make(stages, count, chunks)) for name in names_on(way))
+    return next((name for name, ops in made if ops == schedule), None)
+
+
 def static_names(times: SlotTimes) -> list[str]:
     """Schedules of the table that go this way through the chunks and that a plan may ask for."""
     stages, chunks = times.op_s.shape[1:3]
-    way = times.route or route("loop", stages, chunks)
+    return names_on(times.route or route("loop", stages, chunks))
+
+
+def names_on(way: Route) -> list[str]:
+    """As `static_names`, of a route."""
+    stages, chunks = way.before.shape
     return [
         name
         for name, pipeline in SCHEDULES.items()
@@ -37,5 +50,4 @@ def static_names(times: SlotTimes) -> list[str]:
 
 def within(schedule: Schedule, memory: Memory, num_chunks: int) -> bool:
     """Whether no stage ever holds more than the limit."""
-    peak = max(memory.peak(ops, num_chunks) for ops in schedule)
-    return peak <= memory.limit * (1 + ROOM)
+    return memory.most(schedule, num_chunks) <= memory.limit * (1 + ROOM)

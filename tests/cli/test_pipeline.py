@@ -90,6 +90,22 @@ def test_published_figures_come_out_of_the_command(case, capsys):
         assert value == pytest.approx(expected, rel=0, abs=tolerance)
 
 
+def test_auto_tries_two_chunks_a_stage_and_says_whose_ops_it_runs(capsys):
+    size = ("--schedule", "auto", "--pp", "8", "--microbatches", "24")
+    told = json.loads(asked(capsys, *size, "--json"))
+    assert (told["chunks"], told["route"], told["same_ops_as"]) == (2, "v", "zb-v")
+    assert (told["makespan"], told["peak_memory"]) == (75.5, 8)
+    one = json.loads(asked(capsys, *size, "--chunks", "1", "--json"))
+    assert (one["chunks"], one["route"], one["makespan"]) == (1, "loop", 79)
+    out = asked(capsys, *size)
+    assert out.startswith(
+        "auto: 8 stages, 24 microbatches, 2 chunks a stage on route v, ops as zb-v, simulated\n"
+    )
+    few = ("--schedule", "auto", "--pp", "4", "--microbatches", "9", "--comm", "0.1")
+    own = asked(capsys, *few, "--backward", "1.2", "--memory-limit", "6", "--chunks", "1")
+    assert own.startswith("auto: 4 stages, 9 microbatches, 1 chunk a stage, ops of its own,")
+
+
 def test_the_text_says_the_figures_and_draws_every_stage_within_80_columns(capsys):
     out = asked(capsys, "--schedule", "zb-h1", "--pp", "4", "--microbatches", "12")
     assert out.startswith("zb-h1: 4 stages, 12 microbatches, 1 chunk a stage, simulated\n")
@@ -167,7 +183,7 @@ SIZE = ("--schedule", "1f1b", "--pp", "4", "--microbatches", "8")
         ((*SIZE, "--memory-limit", "nan"), "--memory-limit nan is not"),
         ((*SIZE, "--backward-frees", "1.5"), "--backward-frees 1.5 is not a share from 0 to 1"),
         ((*SIZE, "--backward-frees", "nan"), "--backward-frees nan is not"),
-        ((*SIZE, "--chunks", "2"), "--chunks 2: 1f1b has 1 on every stage"),
+        ((*SIZE, "--chunks", "2"), "1f1b has 1 chunk a stage, not 2"),
         ((*SIZE[:4], "--microbatches", "0"), "--microbatches"),
         ((*SIZE[:4], "--microbatches", "-3"), "--microbatches"),
         ((*SIZE[:4], "--microbatches", "99999999999999999999"), "beyond 65536"),

@@ -11,8 +11,9 @@ from hydraplan.files.planfile import open_plan, read_batch, write_plan
 from hydraplan.invariants import check_plan
 from hydraplan.metrics import FIGURES
 from hydraplan.model import IntArray
+from hydraplan.planner.batches import cut_batches
 from hydraplan.planner.figures import check_figures
-from hydraplan.planner.plan import cut_batches, plan
+from hydraplan.planner.plan import plan
 from tests.planner.cases import cost_model, long_tailed, options, profile
 
 

@@ -16,9 +16,9 @@ from hydraplan.planner.figures import check_figures
 from hydraplan.planner.pipeline.memory import Memory, even_memory
 from hydraplan.planner.pipeline.one_lane import reordered
 from hydraplan.planner.pipeline.order import ORDERS, microbatch_order, searched_order
-from hydraplan.planner.pipeline.planned import PLANNED, canonical, plan_ops
+from hydraplan.planner.pipeline.planned import PLANNED, auto, canonical, plan_ops
 from hydraplan.planner.pipeline.scenarios import scorer
-from hydraplan.planner.pipeline.schedules import SCHEDULES, one_f_one_b, zb_h1
+from hydraplan.planner.pipeline.schedules import SCHEDULES, Layout, one_f_one_b, zb_h1
 from hydraplan.planner.pipeline.static_orders import static_names, static_orders, within
 from hydraplan.planner.plan import plan_batch, prepare
 from hydraplan.planner.planned_ops import stand_ins
@@ -36,12 +36,15 @@ def test_every_planned_schedule_has_a_memory_limit_by_default() -> None:
 
 
 def test_a_search_runs_what_the_limit_has_room_for() -> None:
-    assert stand_ins(options(pp=3, pipeline="auto")) == ("zb-h1",)
-    assert stand_ins(options(pp=3, pipeline="auto", live_microbatches=4)) == ("zb-h1",)
+    one = Layout("loop", 1)
+    assert stand_ins(options(pp=3, pipeline="auto"), one) == ("zb-h1",)
+    assert stand_ins(options(pp=3, pipeline="auto", live_microbatches=4), one) == ("zb-h1",)
     both = options(pp=3, pipeline="auto", live_microbatches=5)
-    assert stand_ins(both) == ("zb-h2", "zb-h1")
-    assert stand_ins(options(pp=3, pipeline="zb-2p")) == ("zb-h2", "zb-h1")
-    assert stand_ins(options(pp=3, pipeline="1f1b")) == ("1f1b",)
+    assert stand_ins(both, one) == ("zb-h2", "zb-h1")
+    assert stand_ins(options(pp=3, pipeline="zb-2p"), one) == ("zb-h2", "zb-h1")
+    assert stand_ins(options(pp=3, pipeline="1f1b"), one) == ("1f1b",)
+    assert stand_ins(options(pp=3, pipeline="auto"), Layout("v", 2)) == ("zb-v",)
+    assert stand_ins(options(pp=3, pipeline="exact"), Layout("loop", 3)) == ("interleaved",)
 
 
 @pytest.mark.parametrize(("pipeline", "live"), [("zb-1p", None), ("zb-2p", None), ("auto", 8)])
@@ -53,17 +56,24 @@ def test_neither_tapering_nor_more_memory_makes_a_plan_slower(
     plans = []
     for shape, stands in (("even", ("zb-h1",)), ("even", None), ("tapered", None)):
         asked = options(
-            batch_sequences=200, pp=4, pipeline=pipeline, live_microbatches=live,
+            batch_sequences=200, pp=4, pipeline=pipeline, live_microbatches=live, chunks=1,
             microbatch_shape=shape,
         )  # fmt: skip
         header, batches = prepare(length, profile(), asked, 1)
         with pytest.MonkeyPatch.context() as patch:
             if stands:
-                patch.setattr(open_request, "stand_ins", lambda _: stands)  # noqa: B023
+                patch.setattr(open_request, "stand_ins", lambda *_: stands)  # noqa: B023
             plans.append(plan_batch(batches.cost, asked, 0, batches[0]))
         assert check_figures(header, plans[-1]) == []
     times_s = [made.figures["iteration_s"] for made in plans]
     assert times_s[0] >= times_s[1] >= times_s[2]
+
+
+def test_of_equally_fast_orders_the_one_that_holds_least_is_taken() -> None:
+    """ZB-H1 ends when ZB-H2 does, whose stages begin later and then never wait."""
+    times = lane_times(np.ones((3, 4, 12)))
+    enough, plenty = (auto(times, even_memory(limit, 12)) for limit in (7.0, 12.0))
+    assert enough == plenty == SCHEDULES["zb-h1"].make(4, 12, 1)
 
 
 def test_only_schedules_on_the_same_way_are_rivals() -> None:
