@@ -10,8 +10,9 @@ A rank may hold the activations of one and of two caps times stages.
 First on one placement: `auto` and each static schedule in whatever microbatch order: as built,
 long-first, sandwich, and searched from the best of them that stays within the limit. What a static
 schedule takes is computed here, from runs of its own, not by what `auto` compares. Then as users
-get them: `plan --pipeline NAME --live-microbatches K`, each with its own placement and order; a
-schedule that holds more than it may is refused and left out.
+get them: `plan --pipeline NAME --live-microbatches K`, each with its own placement, order and
+layout, two chunks a stage among them; a schedule that holds more than it may is refused and left
+out.
 """
 
 import argparse
@@ -44,6 +45,7 @@ from hydraplan.slots import SlotTimes, slot_times  # noqa: E402
 RANKS, CONTEXT, CAPS, WORTH = 8, 65_536, (8_192, 16_384), (1, 2)
 STRATEGIES = "hydra", "memory-ffd"
 STATIC = "gpipe", "1f1b", "zb-h1", "zb-h2"
+CHUNKED = "interleaved", "zb-v"
 SLOWER = 1e-9
 """Relative: by how much `auto` must be slower to count as beaten."""
 
@@ -86,7 +88,7 @@ def main() -> None:
 
 def on_one_placement(length: IntArray, pool: Pool, strategy: str) -> list[Cell]:
     """One cell a limit: `auto` and the best static schedule of one placement, any order."""
-    asked = ask(length, pool, strategy, pipeline="auto", microbatch_order="as-built")
+    asked = ask(length, pool, strategy, pipeline="auto", microbatch_order="as-built", chunks=1)
     _, draft = asked.placed()
     times = slot_times(asked.cost, draft.sequences, draft.num_microbatches)
     orders = {name: microbatch_order(name, times.load_s) for name in ORDERS}
@@ -134,7 +136,7 @@ def as_users_get_them(length: IntArray, pool: Pool, strategy: str) -> list[Cell]
     cells = []
     for worth in WORTH:
         taken_s = {}
-        for name in ("auto", *STATIC):
+        for name in ("auto", *STATIC, *CHUNKED):
             asked = ask(
                 length, pool, strategy, pipeline=name, microbatch_order="auto",
                 live_microbatches=worth * pool.pp,

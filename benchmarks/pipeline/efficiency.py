@@ -24,8 +24,15 @@ from tables import Cell, Table, progress, reported  # noqa: E402
 
 CAP, GOAL, SEEDS = 8_192, 0.95, (0, 1, 2)
 SHAPES = "even", "tapered"
-SCHEDULES = {"1f1b": None, "zb-h1": None, "zb-h2": None, "zb-v": None, "zb-2p": 2, "auto 1x": 1,
-             "auto 2x": 2}
+SCHEDULES = {
+    "1f1b": None,
+    "zb-h1": None,
+    "zb-h2": None,
+    "zb-v": None,
+    "zb-2p": 2,
+    "auto 1x": 1,
+    "auto 2x": 2,
+}
 """Names, and activations a rank may hold in caps times stages; None for as many as it takes."""
 
 

@@ -23,7 +23,7 @@ from hydraplan.metrics import planned_live_peaks
 from hydraplan.model import Schedule
 from hydraplan.planner.pipeline.memory import Memory
 from hydraplan.planner.pipeline.planned import PLANNED
-from hydraplan.planner.pipeline.schedules import SCHEDULES
+from hydraplan.planner.pipeline.schedules import SCHEDULES, Layout
 from hydraplan.route import RouteName
 from hydraplan.slots import slot_times
 from tests.builders import Place
@@ -134,12 +134,18 @@ def planned_orders(pp: int, ranks: int, num_microbatches: int, seed: int) -> lis
     found = []
     rows = batch_rows(places_of(ranks, num_microbatches, seed)).placed()
     header = plan_header(tiny_model(8, 2, 3 * pp), pp, ranks, 1)
-    times = slot_times(header.cost_model(), rows, num_microbatches)
-    for name, most in (("zb-1p", 1), ("zb-2p", 2), ("portfolio", 2), ("exact", 2), ("auto", 1)):
+    one, v, loop = Layout("loop", 1), Layout("v", 2), Layout("loop", 2)
+    for name, most, (way, chunks) in (
+        ("zb-1p", 1, one), ("zb-2p", 2, one), ("portfolio", 2, one), ("exact", 2, one),
+        ("auto", 1, one), ("portfolio", 1, v), ("auto", 2, loop),
+    ):  # fmt: skip
+        layers = (((3,) if chunks == 1 else (2, 1)),) * pp
+        cost = header.model_copy(update={"layers": layers, "route": way}).cost_model()
+        times = slot_times(cost, rows, num_microbatches)
         live = times.rows.max(axis=0).astype(float)
-        memory = Memory(most * pp * live.max(), live)
-        schedule = PLANNED[name](times, memory)
-        found.append(Order(name, lambda pp, count, schedule=schedule: schedule))
+        schedule = PLANNED[name](times, Memory(most * pp * live.max(), live))
+        label = f"{name}-{way}-{chunks}"
+        found.append(Order(label, lambda pp, count, ops=schedule: ops, way, chunks))
     return found
 
 
