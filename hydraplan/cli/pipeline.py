@@ -9,7 +9,6 @@ from hydraplan.cli import options as o
 
 if TYPE_CHECKING:
     from hydraplan.files.pytorch_csv import PyTorchSchedule
-    from hydraplan.model import Schedule
     from hydraplan.planner.pipeline.alone import Alone, StageTimes
     from hydraplan.planner.pipeline.memory import Memory
     from hydraplan.planner.pipeline.schedules import Layout
