@@ -10,6 +10,7 @@ from hydraplan.cli import options as o
 if TYPE_CHECKING:
     from hydraplan.files.pytorch_csv import PyTorchSchedule
     from hydraplan.planner.pipeline.alone import Alone, StageTimes
+    from hydraplan.planner.pipeline.exact import ExactOrder
     from hydraplan.planner.pipeline.memory import Memory
     from hydraplan.planner.pipeline.schedules import Layout
 
@@ -112,7 +113,7 @@ def pipeline(
     planned_limit = asked.stages * (2.0 if schedule == "zb-2p" else 1.0)
     limit = planned_limit if memory_limit is None else memory_limit
     memory = even_memory(limit, asked.microbatches, backward_frees)
-    layout, ran = _fastest_run(schedule, asked, times, memory)
+    layout, ran, proof = _fastest_run(schedule, asked, times, memory)
     ops, way = ran.timeline.schedule, route(layout.route, asked.stages, layout.chunks)
     if asked.file is not None:
         _prove(schedule, asked.file)
@@ -121,7 +122,7 @@ def pipeline(
         raise Infeasible(
             f"{schedule} holds {peak:.6g} microbatch activations on one stage, --memory-limit"
             f" {memory_limit:.6g} allows fewer",
-            "raise the limit, or use --schedule zb-1p, which keeps to one",
+            "raise the limit, or use --schedule auto, which orders its ops within one",
         )
     if output is not None:
         write_csv(output, compute_rows(ops, way))
@@ -137,6 +138,7 @@ def pipeline(
         **times._asdict(),
         "memory_limit": limit if is_planned else memory_limit,
         "backward_frees": backward_frees,
+        **_proven(proof),
     }
     if json:
         console.emit_json(pipeline_object(about, ran.figures))
@@ -243,14 +245,14 @@ def _check_size(name: str, pp: int, chunks: int, microbatches: int) -> None:
 
 def _fastest_run(
     name: str, asked: Asked, times: "StageTimes", memory: "Memory"
-) -> "tuple[Layout, Alone]":
-    """The layout on which it ends first, of those within the limit, and the run there."""
+) -> "tuple[Layout, Alone, ExactOrder | None]":
+    """The layout on which it ends first, of those within the limit, the run there, its proof."""
     from hydraplan.errors import Infeasible
 
     runs, refused = [], []
     for layout in asked.layouts:
         try:
-            runs.append((layout, _run(name, asked, layout, times, memory)))
+            runs.append((layout, *_run(name, asked, layout, times, memory)))
         except Infeasible as error:
             refused.append(error)
     if not runs:
@@ -265,27 +267,43 @@ def _merit(figures: dict[str, float]) -> tuple[float, float]:
 
 def _run(
     name: str, asked: Asked, layout: "Layout", times: "StageTimes", memory: "Memory"
-) -> "Alone":
-    """Run the op order of the file, of the name, or a planned one."""
+) -> "tuple[Alone, ExactOrder | None]":
+    """Run the op order of the file, of the name, or a planned one; `exact` proves something."""
+    import numpy as np
+
     from hydraplan.errors import Infeasible
     from hydraplan.planner.pipeline.alone import run_alone, slot_times_alone
     from hydraplan.planner.pipeline.deadlock import deadlock_of_batch, one_line
-    from hydraplan.planner.pipeline.planned import PLANNED
+    from hydraplan.planner.pipeline.planned import PLANNED, plan_ops
     from hydraplan.planner.pipeline.schedules import SCHEDULES
     from hydraplan.route import route
 
+    proof = None
     stages, count, (way, chunks) = asked.stages, asked.microbatches, layout
     slots = slot_times_alone(times, way, stages, chunks, count)
     if asked.file is not None:
         ops = asked.file.schedule
     elif name in SCHEDULES:
         ops = SCHEDULES[name].make(stages, count, chunks)
+    elif name == "exact":
+        found = plan_ops(name, slots, memory, {"as-built": np.arange(count)}, search=False)
+        ops, proof = found.schedule, found.proof
     else:
         ops = PLANNED[name](slots, memory)
     try:
-        return run_alone(slots, ops, way, memory)
+        return run_alone(slots, ops, way, memory), proof
     except Infeasible:
         circle = deadlock_of_batch(ops, route(way, stages, chunks), count, 1, {})
         raise Infeasible(
             f"{name}: {one_line(circle)}", "change the order of one of these"
         ) from None
+
+
+def _proven(proof: "ExactOrder | None") -> "dict[str, object]":
+    """What `exact` knows of faster orders, named as in plans; times in the unit of the user."""
+    return {
+        "ops_status": proof and proof.status,
+        "ops_bound": proof and proof.bound_s,
+        "ops_gap": proof and proof.gap,
+        "ops_deterministic_s": proof and proof.deterministic_s,
+    }

@@ -85,8 +85,8 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
     from hydraplan.planner.stage_skew import stage_skew
     from hydraplan.slots import slot_times
     from hydraplan.views import console
-    from hydraplan.views.charts import SHADES, heat_map
-    from hydraplan.views.gantt import gantt, legend
+    from hydraplan.views.charts import LANES_WIDTH, SHADES, heat_map
+    from hydraplan.views.gantt import NAMES_WIDTH, gantt, legend
     from hydraplan.views.plan_text import plan_object, print_plan, print_sequences
 
     plan = open_plan(path)
@@ -119,14 +119,16 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
             f"\n'{SHADES[0]}' nothing to '{SHADES[-1]}' {load_s.max():.4g} s"
             f" (mean {load_s.mean():.4g} s)"
         )
-        console.draw(heat_map(load_s))
+        console.draw(heat_map(load_s, console.cells(LANES_WIDTH)))
     if view in (None, "gantt"):
         check_order(path, plan.header, shown)
         console.emit(
             f"\nops of every stage of batch {shown.batch} (simulated, gradient sync excluded):"
             f"\n{legend(shown.schedule)}"
         )
-        console.paint(gantt(shown.schedule, shown.predicted_start_s, shown.predicted_end_s))
+        starts_s, ends_s = shown.predicted_start_s, shown.predicted_end_s
+        cells = console.cells(NAMES_WIDTH)
+        console.paint(gantt(shown.schedule, starts_s, ends_s, cells))
     if view in (None, "sequences"):
         console.emit()
         print_sequences(shown, limit)

@@ -10,6 +10,10 @@ SHADES = " .:-=+*#%@"
 
 
 HEAT_WIDTH, HEAT_HEIGHT = 64, 32
+"""Columns of the map in 80 columns; rows."""
+
+LANES_WIDTH = 16
+"""Columns of the names of the lanes, and room, at the most."""
 
 
 def heat_map(load_s: FloatArray, width: int = HEAT_WIDTH, height: int = HEAT_HEIGHT) -> list[str]:

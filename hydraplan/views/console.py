@@ -31,6 +31,9 @@ SCHEMA_VERSION = 1
 GAP, NARROW_GAP = 3, 2
 """Columns of space between two columns of a table; and where room is short."""
 
+PIPE_WIDTH, LEAST_CELLS = 80, 24
+"""Columns of a chart where there is no terminal; cells of its lines at the least."""
+
 LEAST_TEXT_WIDTH = 8
 """A column of text is not folded below this."""
 
@@ -46,10 +49,20 @@ def emit(text: str = "") -> None:
 
     In a file or a pipe a line stays whole, unless COLUMNS says how wide it may be.
     """
-    is_bounded = sys.stdout.isatty() or "COLUMNS" in os.environ
-    width = Console().width if is_bounded else sys.maxsize
+    room = _width(sys.maxsize)
     for line in map(printable, text.split("\n")):
-        draw(wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""])
+        draw(wrap(line, room, break_long_words=False, break_on_hyphens=False) or [""])
+
+
+def cells(names_width: int) -> int:
+    """Cells of a chart's line that fit beside names of that width."""
+    return max(LEAST_CELLS, _width(PIPE_WIDTH) - names_width)
+
+
+def _width(otherwise: int) -> int:
+    """Columns of the terminal, or COLUMNS where it is set; `otherwise` in a file or a pipe."""
+    is_bounded = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console().width if is_bounded else otherwise
 
 
 def draw(lines: Iterable[str]) -> None:

@@ -16,7 +16,10 @@ from rich.text import Text
 from hydraplan.model import FloatArray, Schedule
 
 GANTT_WIDTH = 72
-"""Cells of a line; with the names before them it fits 80 columns."""
+"""Cells of a line in 80 columns."""
+
+NAMES_WIDTH = 8
+"""Columns of the names before the cells, at the most."""
 
 SYMBOLS = ("0123456789", "abcdefghij", "klmnopqrst", "ABCDEFGHIJ", "KLMNOPQRST")
 """Last digit of a microbatch, by chunk; chunks beyond these take the symbols of earlier ones."""
@@ -86,7 +89,11 @@ def legend(schedule: Schedule) -> str:
     """What the symbols and the lines of the chart stand for, on a line each."""
     chunks = min(1 + max(op.chunk for ops in schedule for op in ops), len(SYMBOLS))
     letters = ", ".join(f"{c}: {SYMBOLS[c][0]}-{SYMBOLS[c][-1]}" for c in range(1, chunks))
-    backward = "B input gradient, W weight gradient" if "W" in _kinds(schedule) else "B backward"
+    kinds = {op.kind for ops in schedule for op in ops}
+    backward = "B backward (both gradients at once)"
+    if "B" in kinds:
+        backward = f"B input gradient{' or both gradients at once' if 'BW' in kinds else ''}"
+    backward += ", W weight gradient" if "W" in kinds else ""
     return (
         f"last digit of the microbatch{f'; chunk {letters}' if letters else ''}"
         f"\nF forward, {backward}, '{IDLE}' idle"

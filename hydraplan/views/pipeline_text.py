@@ -6,7 +6,7 @@ from typing import Any
 from hydraplan.errors import many, printable
 from hydraplan.model import Timeline
 from hydraplan.views import console
-from hydraplan.views.gantt import gantt, legend
+from hydraplan.views.gantt import NAMES_WIDTH, gantt, legend
 
 
 def pipeline_object(told: Mapping[str, Any], figures: Mapping[str, float]) -> dict[str, object]:
@@ -36,7 +36,20 @@ def print_pipeline(
         f" {told['weight']:g}; comm {told['comm']:g}"
     )
     console.emit()
-    console.print_table(["figure", "value"], [list(figure) for figure in figures.items()])
+    limit = told["memory_limit"]
+    console.print_table(
+        ["figure", "value"],
+        [list(figure) for figure in figures.items()],
+        caption="" if limit is None else f"peak_memory: allowed are at most {limit:g}",
+    )
+    if told["ops_status"]:
+        console.emit(
+            f"op order {told['ops_status']}: makespan {figures['makespan']:.6g}, bound"
+            f" {told['ops_bound']:.6g}, gap {told['ops_gap']:.2%} after"
+            f" {told['ops_deterministic_s']:.3g} deterministic seconds (no op order within the"
+            " limit is below the bound)"
+        )
     console.emit(f"\nops of every stage:\n{legend(timeline.schedule)}")
     start, end = ([stage[:, 0] for stage in side] for side in (timeline.start_s, timeline.end_s))
-    console.paint(gantt(timeline.schedule, start, end, unit=""))
+    cells = console.cells(NAMES_WIDTH)
+    console.paint(gantt(timeline.schedule, start, end, cells, unit=""))

@@ -209,8 +209,32 @@ def test_what_is_no_time_no_size_and_no_schedule_is_refused(args, said, capsys):
     assert said in refused(capsys, 2, *args)
 
 
+def test_exact_tells_its_status_bound_gap_and_work_as_plans_do(capsys):
+    args = ("--schedule", "exact", "--pp", "3", "--microbatches", "5", "--forward", "2")
+    told = json.loads(asked(capsys, *args, "--json"))
+    assert told["ops_status"] == "optimal"
+    assert told["ops_bound"] == pytest.approx(told["makespan"], rel=1e-3)
+    assert told["ops_gap"] == pytest.approx(told["makespan"] / told["ops_bound"] - 1, abs=1e-9)
+    assert 0 < told["ops_deterministic_s"] < 10
+    text = asked(capsys, *args)
+    assert f"op order optimal: makespan {told['makespan']:g}, bound " in text
+    assert " deterministic seconds (no op order within the limit is below the bound)" in text
+    other = json.loads(asked(capsys, *SIZE, "--json"))
+    proofs = ("ops_status", "ops_bound", "ops_gap", "ops_deterministic_s")
+    assert [other[name] for name in proofs] == [None] * 4
+    assert "op order" not in asked(capsys, *SIZE)
+
+
+def test_what_a_stage_may_hold_stands_beside_the_peak(capsys):
+    assert "\npeak_memory: allowed are at most 4\n" in asked(
+        capsys, "--schedule", "auto", *SIZE[2:]
+    )
+    assert "allowed" not in asked(capsys, *SIZE)
+
+
 def test_a_limit_that_the_schedule_does_not_keep_is_infeasible(capsys):
     err = refused(capsys, 4, *SIZE, "--memory-limit", "3.5")
+    assert "use --schedule auto, which orders its ops within one" in err
     assert err.startswith("error: 1f1b holds 4 microbatch activations on one stage")
     assert asked(capsys, *SIZE, "--memory-limit", "4")
     err = refused(capsys, 4, "--schedule", "zb-1p", *SIZE[2:], "--memory-limit", "0.5")

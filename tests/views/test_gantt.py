@@ -5,7 +5,7 @@ import pytest
 
 from hydraplan.model import Op
 from hydraplan.views import console
-from hydraplan.views.gantt import STYLES, gantt, legend
+from hydraplan.views.gantt import NAMES_WIDTH, STYLES, gantt, legend
 
 
 def one_after_the_other(*ops):
@@ -43,8 +43,20 @@ def test_weight_gradients_have_a_line_and_chunks_their_letters():
         "F forward, B input gradient, W weight gradient, '.' idle"
     )
     assert legend(((Op("F", 0), Op("BW", 0)),)) == (
-        "last digit of the microbatch\nF forward, B backward, '.' idle"
+        "last digit of the microbatch\nF forward, B backward (both gradients at once), '.' idle"
     )
+    assert legend(((Op("F", 0), Op("BW", 0), Op("F", 1), Op("B", 1), Op("W", 1)),)) == (
+        "last digit of the microbatch\n"
+        "F forward, B input gradient or both gradients at once, W weight gradient, '.' idle"
+    )
+
+
+@pytest.mark.parametrize(("columns", "cells"), [("80", 72), ("200", 192), ("10", 24)])
+def test_a_chart_is_as_wide_as_the_terminal(columns, cells, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert console.cells(NAMES_WIDTH) == cells
+    monkeypatch.delenv("COLUMNS")
+    assert console.cells(NAMES_WIDTH) == 72  # a pipe
 
 
 @pytest.mark.parametrize("end", [1e-300, 1e-9, 0.0123456, 1.0, 98765.4321, 1.2345e12])
