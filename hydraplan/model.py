@@ -228,11 +228,13 @@ class StageSkew:
     """How unequal the stages of a batch are.
 
     `stage_s`: F + B + W of a mean slot on every stage, all chunks, shape (stages,), seconds.
+    `skew_s`: what stages wait for the costliest at the least, mean over them, seconds an iteration.
     `alike_fill_bubble`: what `fill_bubble` were if every stage took the mean of `stage_s`.
     """
 
     batch: int
     stage_s: FloatArray
+    skew_s: float
     alike_fill_bubble: float
 
 

@@ -36,13 +36,15 @@ class Trials(NamedTuple):
 
     Of a run everything is the mean over its steps. `nominal_s`: the iteration without noise.
     `lost_s`: mean over ranks by cause, adding up to `iteration_s`. `without_s`: iteration without
-    one source of noise.
+    one source of noise. `step_s`: `iteration_s` of every step of a run, shape (steps, trials); None
+    for one of its steps.
     """
 
     iteration_s: FloatArray
     nominal_s: float
     lost_s: Mapping[str, FloatArray]
     without_s: Mapping[str, FloatArray]
+    step_s: FloatArray | None = None
 
 
 def write_trials(path: Path, header: Config, steps: Sequence[Trials]) -> None:
@@ -92,11 +94,13 @@ def read_trials(path: Path, num_trials: int) -> Trials | None:
         raise InputError(f"{path}: its rows are not those of {num_trials} trials of every step")
     by_cause = lost_s.reshape(shape).mean(axis=0)
     left_out = without_s.reshape(shape).mean(axis=0)
+    step_s = values["iteration_s"].reshape(shape)[:, 0]
     return Trials(
-        iteration_s=values["iteration_s"].reshape(shape)[:, 0].mean(axis=0),
+        iteration_s=step_s.mean(axis=0),
         nominal_s=float(values["nominal_s"].reshape(shape)[:, 0].mean()),
         lost_s=dict(zip(causes, by_cause, strict=True)),
         without_s={
             name: row for name, row in zip(causes, left_out, strict=True) if np.isfinite(row).all()
         },
+        step_s=step_s,
     )

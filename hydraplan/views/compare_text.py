@@ -65,8 +65,8 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
             for row in rows
         ],
         title="simulated, noise-free, mean over batches",
-        caption="pipe, fill, dp: pipeline bubble, what of it the schedule leaves at equal\n"
-        "slots, and data-parallel bubble, shares of the iteration. imb.: fullest slot\n"
+        caption="pipe, fill, dp: pipeline bubble, the same with every slot at the mean (may be\n"
+        "more), and data-parallel bubble, shares of the iteration. imb.: fullest slot\n"
         "over the mean.",
     )
     for cap, mark in marks.items():

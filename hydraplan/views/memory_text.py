@@ -3,6 +3,7 @@
 from typing import Any
 
 from hydraplan.files.memoryfile import Peaks
+from hydraplan.planheader import PlanOptions
 from hydraplan.views import console
 
 PEAK_COLUMNS = ("stage", "predicted", "measured")
@@ -27,11 +28,27 @@ def _most(peaks: Peaks, where: Any) -> dict[str, float | None]:
     }
 
 
-def print_peaks(peaks: Peaks) -> None:
-    """A row a stage, and what was not as predicted."""
+def limit_text(options: PlanOptions) -> str:
+    """What a rank may hold under these options, in live tokens; "" where nothing limits it.
+
+    The limit counts full caps, a plan's own microbatches may hold less.
+    """
+    limit = options.live_limit_tokens
+    if limit is None:
+        return ""
+    return (
+        f"at most {limit:,} live tokens a rank (--live-microbatches {options.live_microbatches},"
+        f" caps of {options.max_tokens_per_rank:,})"
+    )
+
+
+def print_peaks(peaks: Peaks, limit: str = "") -> None:
+    """A row a stage, what the plan allows (`limit_text`), and what was not as predicted."""
     names = ("stage", "predicted_peak_live_tokens", "peak_live_tokens")
     rows = [[stage[name] for name in names] for stage in peaks_json(peaks)["stages"]]
-    console.print_table(PEAK_COLUMNS, rows, PEAK_TITLE, difference(peaks))
+    allowed = f"allowed are {limit}" if limit else ""
+    lines = [text for text in (allowed, difference(peaks)) if text]
+    console.print_table(PEAK_COLUMNS, rows, PEAK_TITLE, "\n".join(lines))
 
 
 def difference(peaks: Peaks) -> str:

@@ -11,6 +11,7 @@ from hydraplan.metrics import FIGURES, mean_figures
 from hydraplan.model import CHOOSING, ON_RANKS, BatchPlan, BatchSummary, Search, StageSkew
 from hydraplan.planheader import PlanHeader
 from hydraplan.views import console
+from hydraplan.views.memory_text import limit_text
 from hydraplan.views.options_text import changed_options, options_object
 from hydraplan.views.stages_text import print_stages, stages_object
 
@@ -39,6 +40,7 @@ def plan_object(
     return {
         "plan": path,
         "options": options_object(header.options),
+        "live_limit_tokens": header.options.live_limit_tokens,
         "layers": header.layers,
         "batches": [
             batch_object(b) | stages_object(skew) for b, skew in zip(batches, skews, strict=True)
@@ -129,7 +131,10 @@ def print_plan(
     print_stages(header, batches, skews)
     figures = mean_figures([b.figures for b in batches])
     console.print_table(
-        ["figure", "value"], list(figures.items()), title="figures, mean over batches"
+        ["figure", "value"],
+        list(figures.items()),
+        title="figures, mean over batches",
+        caption=f"peak_live_tokens: {allowed}" if (allowed := limit_text(options)) else "",
     )
     placed = sum(status[name] for name in ON_RANKS)
     console.emit(
@@ -139,7 +144,8 @@ def print_plan(
         f" {many(len(batches), 'batch')};"
         f" slot imbalance {figures['slot_imbalance']:.3f},"
         f" pipeline bubble {figures['pipeline_bubble']:.1%}"
-        f" (fill {figures['fill_bubble']:.1%}), iteration {figures['iteration_s']:.4g} s simulated"
+        f" ({figures['fill_bubble']:.1%} with every slot at the mean),"
+        f" iteration {figures['iteration_s']:.4g} s simulated"
     )
 
 

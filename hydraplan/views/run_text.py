@@ -10,7 +10,7 @@ from hydraplan.files.runfile import Run
 from hydraplan.files.trialsfile import Trials
 from hydraplan.model import FloatArray
 from hydraplan.views import console
-from hydraplan.views.memory_text import peaks_json, print_peaks
+from hydraplan.views.memory_text import limit_text, peaks_json, print_peaks
 
 STUDENT_T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -39,6 +39,7 @@ def run_json(run: Run) -> dict[str, Any]:
         "iteration_s_ci95": confidence_95(seconds),
         "tokens_per_s": float(tokens.mean()) / mean_s if len(tokens) else math.nan,
         **peaks_json(run.peaks),
+        "live_limit_tokens": run.header.plan.options.live_limit_tokens,
         "loss": [row["loss"] for row in run.steps if row["loss"] is not None],
         "corrections": 0,
         "migrations": 0,
@@ -77,34 +78,50 @@ def run_title(run: Run) -> str:
     )
 
 
-RUN_COLUMNS = ("step", "batch", "tokens", "loss", "iteration_s", "busy", "bubble", "group_wait")
+RUN_COLUMNS = (
+    "step", "batch", "tokens", "loss", "iteration s", "busy", "pipeline bubble", "dp bubble",
+    "group wait",
+)  # fmt: skip
+TRIAL_COLUMNS = ("step", "batch", "tokens", "mean s", "+- 95%")
+"""Of several trials; where their time goes stands in the table of causes, over all steps."""
 
 
 MOST_ROWS = 100
 """A longer run is shown by its first and last steps, half of these each."""
 
 
+def run_columns(run: Run) -> tuple[str, ...]:
+    """Heads of `run_rows`."""
+    return RUN_COLUMNS if _step_s(run) is None else TRIAL_COLUMNS
+
+
 def run_rows(run: Run) -> list[list[object]]:
-    """A row per step under `RUN_COLUMNS`; bubble is pipeline and data-parallel together.
+    """A row per step under `run_columns`: one run with its shares, or the mean of the trials.
 
     Of a run of more than `MOST_ROWS` steps only the first and the last; the caption says so.
     """
-    shown = run.steps
-    if len(shown) > MOST_ROWS:
-        shown = shown[: MOST_ROWS // 2] + shown[-MOST_ROWS // 2 :]
-    return [
-        [
-            row["step"],
-            row["batch"],
-            row["tokens"],
-            row["loss"],
-            row["iteration_s"],
-            row["busy"],
-            row["pipeline_bubble"] + row["dp_bubble"],
-            row["group_wait"],
-        ]
-        for row in shown
-    ]
+    numbers = list(range(len(run.steps)))
+    if len(numbers) > MOST_ROWS:
+        numbers = numbers[: MOST_ROWS // 2] + numbers[-MOST_ROWS // 2 :]
+    step_s = _step_s(run)
+    rows: list[list[object]] = []
+    for i in numbers:
+        step = run.steps[i]
+        rows.append([step["step"], step["batch"], step["tokens"]])
+        if step_s is None:
+            rows[-1] += [step["loss"], step["iteration_s"], *(step[name] for name in _SHARES)]
+        else:
+            rows[-1] += [float(step_s[i].mean()), confidence_95(step_s[i])]
+    return rows
+
+
+_SHARES = ("busy", "pipeline_bubble", "dp_bubble", "group_wait")
+
+
+def _step_s(run: Run) -> FloatArray | None:
+    """Iteration of every step and trial; None where each step ran once."""
+    step_s = run.trials.step_s if run.trials else None
+    return None if step_s is None or step_s.shape[1] == 1 else step_s
 
 
 def run_caption(run: Run) -> str:
@@ -113,22 +130,23 @@ def run_caption(run: Run) -> str:
         return "no finished step"
     figures = run_json(run)
     interval = figures["iteration_s_ci95"]
+    of = many(run.header.trials, "trial") if _step_s(run) is not None else "the steps"
     margin = f" +- {interval:.2g}" if math.isfinite(interval) else ""
+    meaning = f" (mean of {of} and its 95% interval)" if margin else ""
     hidden = len(run.steps) - MOST_ROWS
     left_out = f"{hidden} steps in the middle are not shown\n" if hidden > 0 else ""
     return left_out + (
-        f"{many(figures['steps'], 'step')}, {figures['iteration_s_mean']:.4g}{margin} s a step"
-        " (mean, 95%),"
-        f" {figures['tokens_per_s']:,.0f} tokens/s"
+        f"{many(figures['steps'], 'step')}, {figures['iteration_s_mean']:.4g}{margin} s a"
+        f" step{meaning}, {figures['tokens_per_s']:,.0f} tokens/s"
     )
 
 
 def print_run(run: Run) -> None:
     """A row a step, then what each stage held; of a simulated run also where its time goes."""
-    console.print_table(RUN_COLUMNS, run_rows(run), run_title(run), run_caption(run))
+    console.print_table(run_columns(run), run_rows(run), run_title(run), run_caption(run))
     if run.steps:
         console.emit()
-        print_peaks(run.peaks)
+        print_peaks(run.peaks, limit_text(run.header.plan.options))
     if run.trials is None:
         return
     console.emit()

@@ -15,6 +15,7 @@ def stages_object(skew: StageSkew) -> dict[str, object]:
     return {
         "stage_s": skew.stage_s,
         "slowest_stage": int(skew.stage_s.argmax()),
+        "stage_skew_s": skew.skew_s,
         "alike_fill_bubble": skew.alike_fill_bubble,
     }
 
@@ -22,7 +23,7 @@ def stages_object(skew: StageSkew) -> dict[str, object]:
 def print_stages(
     header: PlanHeader, batches: Sequence[BatchSummary], skews: Sequence[StageSkew]
 ) -> None:
-    """A row a stage, means over the batches; then what of the fill is that they differ.
+    """A row a stage, means over the batches; then what it costs that they differ.
 
     One stage alone is not worth a word.
     """
@@ -40,9 +41,14 @@ def print_stages(
     )
     fill = mean_figures([batch.figures for batch in batches])["fill_bubble"]
     equal = float(np.mean([skew.alike_fill_bubble for skew in skews]))
+    waited_s = sum(skew.skew_s for skew in skews)
+    waited = waited_s / sum(batch.figures["iteration_s"] for batch in batches)
     console.emit(
-        f"fill {fill:.1%} of the time: {equal:.1%} if all stages took their mean, so"
-        f" {max(0.0, 100 * (fill - equal)):.1f} points are unequal stages; stage {slowest} is the"
-        f" slowest, {over[slowest]:.2f} of the mean"
+        f"stage {slowest} is the slowest, {over[slowest]:.2f} of the mean: {waited:.1%} of the"
+        " iteration is waiting since stages are unequal (stage_skew)"
+    )
+    console.emit(
+        f"fill_bubble, with every slot at the mean: {fill:.1%}, and {equal:.1%} if all stages took"
+        " their mean too"
     )
     console.emit()

@@ -1,6 +1,7 @@
 """What of a plan's fill is unequal stages."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,7 @@ def test_a_mean_microbatch_takes_its_layers_on_every_stage(
     assert skew.stage_s == pytest.approx(slots.op_s.sum(axis=(0, 2)).mean(axis=(1, 2)))
     layers = [stage[0] for stage in opened.header.layers]
     assert (sum(layers), skew.stage_s[layers.index(max(layers[:4]))]) == (32, skew.stage_s.max())
+    assert skew.skew_s == pytest.approx(16 * (skew.stage_s.max() - skew.stage_s.mean()))
     assert 0.95 * 4 / 20 <= skew.alike_fill_bubble < batch.figures["fill_bubble"]
     capsys.readouterr()
     assert run(["show", str(plan), "--json"]) == 0
@@ -62,6 +64,7 @@ def test_a_mean_microbatch_takes_its_layers_on_every_stage(
     assert found["layers"] == [[count] for count in layers]
     assert found["batches"][0]["stage_s"] == pytest.approx(skew.stage_s.tolist())
     assert found["batches"][0]["slowest_stage"] == skew.stage_s.argmax()
+    assert found["batches"][0]["stage_skew_s"] == pytest.approx(skew.skew_s)
     assert found["batches"][0]["alike_fill_bubble"] == pytest.approx(skew.alike_fill_bubble)
 
 
@@ -71,7 +74,13 @@ def test_plan_and_show_say_the_same_of_the_stages(
     planned = capsys.readouterr().out
     assert run(["show", str(plan), "--view", "summary"]) == 0
     assert capsys.readouterr().out == planned
-    assert "points are unequal stages; stage " in planned
+    shown = re.search(r"([\d.]+%) of the iteration is waiting since stages are unequal", planned)
+    assert shown is not None
+    assert run(["execute", str(plan), "--simulate"]) == 0
+    simulated = capsys.readouterr().out
+    cause = re.search(r"waits since stages are unequal .* ([\d.]+%)\n", simulated)
+    assert cause is not None
+    assert (shown[1], cause[1] != "0.0%") == (cause[1], True)
 
 
 def test_one_stage_alone_is_not_worth_a_word(

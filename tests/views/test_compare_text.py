@@ -44,8 +44,8 @@ strategy         order         M   iter. s   x best   pipe   fill     dp   imb.
 hydra            auto         17         2        1   6.2%   6.2%   6.2%   1.02
 mcore-main (1)   as-built     17         3      1.5   6.2%   6.2%   6.2%   1.02
 memory-ffd       long-first   17       2.5     1.25   6.2%   6.2%   6.2%   1.02
-pipe, fill, dp: pipeline bubble, what of it the schedule leaves at equal
-slots, and data-parallel bubble, shares of the iteration. imb.: fullest slot
+pipe, fill, dp: pipeline bubble, the same with every slot at the mean (may be
+more), and data-parallel bubble, shares of the iteration. imb.: fullest slot
 over the mean.
 (1) another cap: at most 100,000 tokens of each sequence a rank, more of several
 together; up to 150,000 rows here

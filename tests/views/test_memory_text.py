@@ -32,3 +32,7 @@ def test_a_difference_is_told_with_its_rank_and_both_figures(
     shown = capsys.readouterr().out.splitlines()
     assert [line.split() for line in shown[3:5]] == [["0", "40", "40"], ["1", "20", "10"]]
     assert shown[5:] == [f"in step 0 {said}"]
+    print_peaks(HELD, "at most 50")
+    assert capsys.readouterr().out.splitlines()[5:] == [
+        "allowed are at most 50", f"in step 0 {said}"
+    ]  # fmt: skip

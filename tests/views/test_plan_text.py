@@ -47,7 +47,7 @@ def printed(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
 
     def of(*batches, **options):
-        skew = StageSkew(0, np.array([0.1, 0.14]), 0.2)
+        skew = StageSkew(0, np.array([0.1, 0.14]), 0.015, 0.2)
         print_plan(header(**options), list(batches), [skew] * len(batches))
         return capsys.readouterr().out
 
@@ -84,8 +84,10 @@ stage   layers   ms a microbatch   over mean
 --------------------------------------------
     0   1                    100   0.833
     1   1                    140   1.167
-fill 25.0% of the time: 20.0% if all stages took their mean, so 5.0 points are
-unequal stages; stage 1 is the slowest, 1.17 of the mean
+stage 1 is the slowest, 1.17 of the mean: 6.0% of the iteration is waiting since
+stages are unequal (stage_skew)
+fill_bubble, with every slot at the mean: 25.0%, and 20.0% if all stages took
+their mean too
 
 figures, mean over batches
 figure                   value
@@ -94,7 +96,8 @@ figure                   value
     )
     assert after.endswith("""
 Plan: 16380 sequences, 8 ranks, 2 stages, 17 microbatches in 1 batch; slot
-imbalance 0.250, pipeline bubble 25.0% (fill 25.0%), iteration 0.25 s simulated
+imbalance 0.250, pipeline bubble 25.0% (25.0% with every slot at the mean),
+iteration 0.25 s simulated
 """)
 
 
@@ -104,10 +107,29 @@ def test_advice_that_every_batch_shares_stands_once(printed):
     assert "every batch: the cap asks for at least 9" in text
 
 
-def test_unequal_stages_never_take_points_away(capsys, monkeypatch):
+def test_shares_that_may_be_larger_than_each_other_are_not_told_as_parts(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    print_plan(header(), [batch()], [StageSkew(0, np.array([0.1, 0.1]), 0.3)])
-    assert "30.0% if all stages took their mean, so 0.0 points are" in capsys.readouterr().out
+    figures = dict.fromkeys(FIGURES, 0.25) | {"pipeline_bubble": 0.2}
+    print_plan(header(), [batch(figures=figures)], [StageSkew(0, np.array([0.1, 0.1]), 0.0, 0.3)])
+    text = capsys.readouterr().out
+    assert "pipeline bubble 20.0% (25.0% with every slot at the mean)" in text
+    assert "at the mean: 25.0%, and 30.0% if all stages took their mean too" in text
+    assert "points" not in text
+
+
+def test_waits_for_unequal_stages_are_a_share_of_all_batches_together(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    batches = [batch(i, figures=dict.fromkeys(FIGURES, 1.0 + i)) for i in range(2)]
+    skews = [StageSkew(i, np.array([0.1, 0.1]), 0.3 * i, 0.3) for i in range(2)]
+    print_plan(header(), batches, skews)
+    assert "10.0% of the iteration is waiting since" in capsys.readouterr().out
+
+
+def test_what_a_rank_may_hold_stands_in_live_tokens_beside_the_peak(printed):
+    allowed = "peak_live_tokens: at most 300,000 live tokens a rank (--live-microbatches 3,\ncaps"
+    text = printed(batch(), live_microbatches=3, max_tokens_per_rank=100_000)
+    assert f"{allowed} of 100,000)" in text
+    assert "live tokens" not in printed(batch())
 
 
 def test_a_more_even_plan_that_was_not_taken_is_told_with_its_price(printed):

@@ -8,15 +8,55 @@ from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.runfile import Run
 from hydraplan.files.trialsfile import Trials
 from hydraplan.views.run_text import (
+    RUN_COLUMNS,
+    TRIAL_COLUMNS,
     cause_rows,
     causes_json,
     confidence_95,
     noise_rows,
     run_caption,
+    run_columns,
     run_rows,
 )
 
 NOTHING = Peaks(None, np.zeros((0, 1, 1)))
+
+
+def header(live_limit_tokens=None, trials=1):
+    options = SimpleNamespace(live_limit_tokens=live_limit_tokens)
+    return SimpleNamespace(
+        mode="simulated", device="none", noise="jitter=0.3", trials=trials, pool_barrier=False,
+        plan=SimpleNamespace(options=options),
+    )  # fmt: skip
+
+
+def step(number):
+    names = ("batch", "tokens", "busy", "pipeline_bubble", "dp_bubble", "group_wait")
+    return {"step": number, "loss": None, "iteration_s": 1.0} | dict.fromkeys(names, 0)
+
+
+def test_one_step_has_a_time_and_no_interval():
+    run = Run(None, header(), [step(0)], NOTHING)
+    assert run_caption(run) == "1 step, 1 s a step, 0 tokens/s"
+    assert run_columns(run) == RUN_COLUMNS
+    assert len(run_rows(run)[0]) == len(RUN_COLUMNS)
+
+
+def test_the_two_bubbles_of_a_step_have_a_column_each():
+    bubbles = {"pipeline_bubble": 0.2, "dp_bubble": 0.1}
+    row = run_rows(Run(None, header(), [step(0) | bubbles], NOTHING))[0]
+    shown = dict(zip(RUN_COLUMNS, row, strict=True))
+    assert (shown["pipeline bubble"], shown["dp bubble"]) == (0.2, 0.1)
+
+
+def test_steps_of_several_trials_show_their_mean_and_interval_not_the_first_trial():
+    step_s = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
+    trials = Trials(step_s.mean(axis=0), 1.0, {}, {}, step_s)
+    run = Run(None, header(trials=3), [step(0), step(1)], NOTHING, trials)
+    assert run_columns(run) == TRIAL_COLUMNS
+    interval = pytest.approx(4.303 / math.sqrt(3))
+    assert run_rows(run) == [[0, 0, 0, 2.0, interval], [1, 0, 0, 5.0, 0.0]]
+    assert "3.5 +- 1.2 s a step (mean of 3 trials and its 95% interval)" in run_caption(run)
 
 
 def test_the_interval_of_three_values_uses_students_t():
@@ -37,19 +77,16 @@ def test_one_value_has_no_interval():
 def test_of_a_long_run_the_first_and_last_fifty_steps_are_shown_and_the_caption_says_so(
     count, hidden
 ):
-    names = ("batch", "tokens", "busy", "pipeline_bubble", "dp_bubble", "group_wait")
-    steps = [
-        {"step": i, "loss": None, "iteration_s": 1.0} | dict.fromkeys(names, 0)
-        for i in range(count)
-    ]
-    run = Run(None, SimpleNamespace(mode="simulated", device="none"), steps, NOTHING)
+    steps = [step(i) for i in range(count)]
+    run = Run(None, header(), steps, NOTHING)
     numbers = [row[0] for row in run_rows(run)]
     if hidden:
         assert numbers == [*range(50), *range(count - 50, count)]
         assert run_caption(run).startswith(f"{hidden} steps in the middle are not shown\n")
     else:
         assert numbers == list(range(count))
-    assert f"{count} steps, 1 +- 0 s a step" in run_caption(run)
+    meaning = "(mean of the steps and its 95% interval)"
+    assert f"{count} steps, 1 +- 0 s a step {meaning}" in run_caption(run)
 
 
 def test_a_run_without_a_finished_step_says_so():
