@@ -38,6 +38,10 @@ def export(
         bool,
         typer.Option("--messages", help="In pytorch-csv, name every send and receive too."),
     ] = False,
+    lanes: Annotated[
+        str | None,
+        typer.Option("--lanes", help="In chrome, only these, as 0..7 or 3.  [default: all]"),
+    ] = None,
     force: o.Force = False,
 ) -> None:
     """Write a batch of a plan, or a step of a run, for other tools.
@@ -50,7 +54,7 @@ def export(
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.pytorch_csv import compute_rows, write_csv
     from hydraplan.planner.pipeline.lowering import lower
-    from hydraplan.planner.pipeline.pytorch_form import lowered_rows
+    from hydraplan.planner.pipeline.pytorch_form import loss_note, lowered_rows
     from hydraplan.views import console
 
     if form == "megatron":
@@ -60,12 +64,15 @@ def export(
         )
     if is_flag(context, "messages") and messages and form != "pytorch-csv":
         raise InputError(f"--messages is of pytorch-csv, not of {form}", "leave --messages out")
+    if is_flag(context, "lanes") and form != "chrome":
+        raise InputError(f"--lanes is of chrome, not of {form}", "leave --lanes out")
     refuse_existing(output, force)
     found = _read(path, batch, step)
     what = printable(", ".join(f"{name} {value}" for name, value in found.about.items()))
     where = printable(str(output))
     if form == "chrome":
-        events = trace_events(found.timeline, found.route, found.rows)
+        shown = _lanes(lanes, found)
+        events = trace_events(found.timeline, found.route, found.rows, shown)
         number = write_trace(output, events, found.about)
         console.emit(f"{where}: {number:,} events; {what}")
         return
@@ -74,7 +81,39 @@ def export(
     if messages:
         rows = lowered_rows(lower(schedule, way, found.rows.shape[1]), way)
     write_csv(output, rows)
+    if said := loss_note(schedule, way):
+        console.note(said)
     console.emit(f"{where}: {sum(map(len, rows)):,} actions on {many(len(rows), 'rank')}; {what}")
+
+
+def _lanes(text: str | None, found: Exported) -> range:
+    """The lanes a trace shows, of no more events than viewers open."""
+    import re
+
+    from hydraplan.errors import InputError, printable
+    from hydraplan.files.chrome_trace import MOST_EVENTS, lane_events
+
+    ranks = found.rows.shape[0]
+    shown = range(ranks)
+    if text is not None:
+        match = re.fullmatch(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?", text)
+        shown = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not shown or shown[-1] >= ranks:
+            raise InputError(
+                f"--lanes {printable(text)} names no lanes of 0..{ranks - 1}", "as 0..7, or 3"
+            )
+    events = lane_events(found.timeline, found.route, found.rows)[shown].cumsum()
+    stages = len(found.timeline.schedule)
+    if stages + events[-1] > MOST_EVENTS:
+        fit = int((stages + events <= MOST_EVENTS).sum())
+        raise InputError(
+            f"a trace of {stages + int(events[-1]):,} events, beyond the {MOST_EVENTS:,} that"
+            " viewers open",
+            f"show fewer lanes, as --lanes {shown[0]}..{shown[0] + fit - 1}"
+            if fit
+            else "one lane is too many already: export a plan of fewer microbatches",
+        )
+    return shown
 
 
 def _read(path: Path, batch: int | None, step: int | None) -> Exported:

@@ -97,6 +97,7 @@ def pipeline(
     from hydraplan.planner.pipeline.alone import StageTimes
     from hydraplan.planner.pipeline.memory import even_memory
     from hydraplan.planner.pipeline.planned import PLANNED
+    from hydraplan.planner.pipeline.pytorch_form import loss_note
     from hydraplan.planner.pipeline.static_orders import same_ops
     from hydraplan.route import route
     from hydraplan.views import console
@@ -126,6 +127,8 @@ def pipeline(
         )
     if output is not None:
         write_csv(output, compute_rows(ops, way))
+    if (output or asked.file) and (said := loss_note(ops, way)):
+        console.note(said)
     is_planned = asked.file is None and schedule in PLANNED
     about = {
         "schedule": schedule,

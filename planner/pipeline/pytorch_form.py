@@ -7,6 +7,7 @@ done, where PyTorch scales it. Between chunks of one rank PyTorch, as we, sends 
 
 from hydraplan.files.pytorch_csv import PYTORCH_WORD, stage_indices
 from hydraplan.files.pytorch_rows import Action, Row
+from hydraplan.model import Schedule
 from hydraplan.planner.pipeline.lowering import Message, Steps
 from hydraplan.route import Route
 
@@ -35,6 +36,23 @@ def lowered_rows(steps: Steps, route: Route) -> tuple[Row, ...]:
         cells += [(Action(word, n),) for word in ("REDUCE_GRAD", "RESHARD") for n in numbers]
         rows.append(tuple(cells))
     return tuple(rows)
+
+
+def loss_note(schedule: Schedule, route: Route) -> str:
+    """What PyTorch's runtime would get wrong of this order, in a sentence; "" for nothing.
+
+    It keeps losses in the order in which forwards of its last stage run, and takes the m-th for
+    microbatch m.
+    """
+    _, ((stage, chunk), *_) = route.ends()
+    ran = [op.microbatch for op in schedule[stage] if op.kind == "F" and op.chunk == chunk]
+    wrong = next((at for at, m in enumerate(ran) if at != m), None)
+    if wrong is None:
+        return ""
+    return (
+        f"PyTorch takes the losses of its last stage in the order of their forwards, of which"
+        f" number {wrong} is microbatch {ran[wrong]} here: its runtime would mix them up"
+    )
 
 
 def _message(message: Message, sends: bool, index: list[list[int]]) -> Action:

@@ -44,6 +44,39 @@ def test_a_simulated_step_is_drawn_as_its_plan(capsys):
     assert plan["traceEvents"] == ran["traceEvents"]
 
 
+def test_a_trace_of_more_events_than_viewers_open_is_refused_and_told_how_many_lanes_fit(
+    monkeypatch, capsys
+):
+    args = ["export", "a.plan", "--format", "chrome", "-o", "x.json"]
+    assert run(args) == 0
+    number = len(json.loads(Path("x.json").read_text())["traceEvents"])
+    Path("x.json").unlink()
+    capsys.readouterr()
+    monkeypatch.setattr("hydraplan.files.chrome_trace.MOST_EVENTS", number - 1)
+    assert run(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"error: a trace of {number} events, beyond the {number - 1} that viewers open" in err
+    assert "hint: show fewer lanes, as --lanes 0..0" in err
+    assert not Path("x.json").exists()
+    assert run([*args, "--lanes", "0..0"]) == 0
+    shown = json.loads(Path("x.json").read_text())["traceEvents"]
+    assert {e["tid"] for e in shown} == {0}
+    monkeypatch.setattr("hydraplan.files.chrome_trace.MOST_EVENTS", 5)
+    assert run([*args, "--lanes", "1", "--force"]) == 2
+    assert "one lane is too many already" in capsys.readouterr().err
+
+
+def test_a_lane_is_shown_as_rank_of_its_stage():
+    assert run(["export", "a.run", "--format", "chrome", "-o", "x.json", "--lanes", "1"]) == 0
+    named = [
+        e["args"]["name"]
+        for e in json.loads(Path("x.json").read_text())["traceEvents"]
+        if e["ph"] == "M"
+    ]
+    assert named == ["stage 0", "lane 1, rank 1", "stage 1", "lane 1, rank 3"]
+
+
 @pytest.mark.parametrize("messages", [[], ["--messages"]])
 def test_the_op_order_comes_out_as_pytorch_csv(messages, capsys):
     for source in ("a.plan", "a.run"):
@@ -69,6 +102,19 @@ def test_the_op_order_comes_out_as_pytorch_csv(messages, capsys):
         (["a.plan", "--format", "chrome", "-o", "x", "--batch", "2"], 2, "batch 2 is not in"),
         (["a.run", "--format", "chrome", "-o", "x", "--step", "3"], 2, "step 3 is not in"),
         (["a.plan", "--format", "chrome", "-o", "x", "--messages"], 2, "--messages is of pytorch"),
+        (
+            ["a.plan", "--format", "pytorch-csv", "-o", "x", "--lanes", "0"],
+            2,
+            "--lanes is of chrome",
+        ),
+        *(
+            (
+                ["a.plan", "--format", "chrome", "-o", "x", "--lanes", text],
+                2,
+                f"--lanes {text} names",
+            )
+            for text in ("2", "0..2", "1..0", "0-1", "", "..", "x", "\u0663", "9" * 5000)
+        ),
         (["a.plan", "--format", "chrome", "-o", "a.run"], 2, "a.run exists"),
         (["a.plan", "--format", "chrome", "-o", "none/x"], 2, "folder none"),
         (["none", "--format", "chrome", "-o", "x"], 2, "neither a plan nor a run"),

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from hydraplan.files.chrome_trace import PARTS, trace_events, write_trace
+from hydraplan.files.chrome_trace import MOST_EVENTS, PARTS, lane_events, trace_events, write_trace
 from hydraplan.model import Timeline
 from hydraplan.planner.pipeline.alone import StageTimes, slot_times_alone
 from hydraplan.planner.pipeline.schedules import SCHEDULES
@@ -88,6 +88,37 @@ def test_slices_never_overlap_and_arrows_have_both_ends_on_slices(name):
     )
     passes = crossings if way.num_chunks == 1 or name != "dualpipe" else crossings / 2
     assert len(ends) == passes * (rows > 0).sum()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_events_are_counted_lane_by_lane_before_any_is_made(name):
+    timeline, way, rows = drawn(name, 4)
+    timeline = replace(timeline, grad_sync_s=np.array([0.0, 1e-9, 1e-3, 2e-3]))
+    of_lane = lane_events(timeline, way, rows)
+    assert of_lane.shape == (LANES,)
+    for shown in (range(LANES), range(1), range(1, 3), range(2, 3)):
+        events = list(trace_events(timeline, way, rows, shown))
+        assert len(events) == 4 + of_lane[shown].sum()
+        assert {event["tid"] for event in events if event["name"] != "process_name"} == set(shown)
+        check_trace(events)
+
+
+def test_events_of_some_lanes_are_those_of_all_without_the_others():
+    timeline, way, rows = drawn("zb-v", 3)
+    some = list(trace_events(timeline, way, rows, range(1, 3)))
+    every = list(trace_events(timeline, way, rows))
+    kept = [e for e in every if e["tid"] > 0 or e["name"] == "process_name"]
+    without_ids = [[{k: v for k, v in e.items() if k != "id"} for e in es] for es in (some, kept)]
+    assert without_ids[0] == without_ids[1]
+
+
+def test_as_many_events_as_are_taken_stay_below_what_chrome_reads(tmp_path):
+    """The longest names and, of ops of many seconds, the longest numbers."""
+    timeline, way, rows = drawn("dualpipe-v", 4, lanes=LANES)
+    late = [tuple(t * 3e3 for t in side) for side in (timeline.start_s, timeline.end_s)]
+    timeline = replace(timeline, start_s=late[0], end_s=late[1])
+    number = write_trace(tmp_path / "t.json", trace_events(timeline, way, rows), {})
+    assert (tmp_path / "t.json").stat().st_size / number * MOST_EVENTS < 256 << 20
 
 
 def test_slices_last_as_long_as_their_ops_and_carry_their_waiting():

@@ -4,9 +4,10 @@ import pytest
 
 from hydraplan.files.pytorch_csv import csv_text, parse
 from hydraplan.planner.pipeline.lowering import lower
-from hydraplan.planner.pipeline.pytorch_form import lowered_rows
+from hydraplan.planner.pipeline.pytorch_form import loss_note, lowered_rows
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.route import route
+from tests.planner.orders import made
 
 NAMES = [name for name, pipeline in SCHEDULES.items() if pipeline.route != "both"]
 
@@ -33,3 +34,20 @@ def test_what_is_lowered_is_read_back_and_lowers_to_the_same_bytes(name, stages,
     assert csv_text(found.rows) == text
     way = route(found.route, stages, found.num_chunks)
     assert csv_text(lowered_rows(lower(found.schedule, way, count), way)) == text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_of_every_schedule_come_in_the_order_pytorch_takes_them(name):
+    schedule, way = made(name, 4, 6)
+    assert loss_note(schedule, way) == ""
+
+
+@pytest.mark.parametrize(("name", "last"), [("1f1b", 2), ("zb-v", 0)])
+def test_an_order_whose_last_forwards_change_places_is_noted(name, last):
+    """The last stage is the first rank's on a V."""
+    schedule, way = made(name, 3, 4)
+    changed = [ops[:] for ops in schedule]
+    places = {1: 2, 2: 1}
+    changed[last] = tuple(op._replace(microbatch=places.get(op.microbatch, op.microbatch))
+                          for op in schedule[last])  # fmt: skip
+    assert "number 1 is microbatch 2 here" in loss_note(tuple(changed), way)
