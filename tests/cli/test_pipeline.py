@@ -339,3 +339,13 @@ def test_as_many_stages_as_are_taken_run_and_are_not_all_drawn(name, capsys):
     text = capsys.readouterr().out
     assert f"drawn are 64 of {pp} stages" in text
     assert text.count("\n") < 250
+
+
+def test_an_order_whose_losses_pytorch_mixes_up_is_noted_once(tmp_path, capsys):
+    path = tmp_path / "x.csv"
+    path.write_text("0F1,0B1,0F0,0B0\n1F1,1B1,1F0,1B0\n")
+    assert run(["pipeline", "--schedule", str(path), "-o", str(tmp_path / "y.csv")]) == 0
+    assert capsys.readouterr().err == (
+        "PyTorch takes the losses of its last stage in the order of their forwards, of which"
+        " number 0 is microbatch 1 here: its runtime would mix them up\n"
+    )
