@@ -10,7 +10,8 @@ from hydraplan.model import Comparison
 from hydraplan.planheader import PlanOptions
 from hydraplan.views import console
 from hydraplan.views.options_text import changed_options
-from hydraplan.views.plan_text import advice_lines, batch_object, window_text, winner_text
+from hydraplan.views.plan_text import batch_object, winner_text
+from hydraplan.views.window_text import advice_lines, window_text
 
 
 def row_object(row: Comparison) -> dict[str, object]:

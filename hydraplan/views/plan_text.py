@@ -14,23 +14,12 @@ from hydraplan.views import console
 from hydraplan.views.memory_text import limit_text
 from hydraplan.views.options_text import changed_options, options_object
 from hydraplan.views.stages_text import print_stages, stages_object
+from hydraplan.views.window_text import SHOWN_ADVICE, advice_lines, outside_lines, window_text
 
 K = TypeVar("K", str, int)
 
-
 SHOWN_BATCHES = 20
 """Batches that get a row of their own; figures are always those of all."""
-
-
-SHOWN_ADVICE = 3
-"""Different pieces of advice that are printed; batches of a file mostly need the same."""
-
-
-OPENS = "what would open the window"
-OPEN_MEANS = (
-    "an open window makes balance possible, no plan faster by itself: hydraplan compare with that"
-    " cap, tp or file tells"
-)
 
 
 def plan_object(
@@ -110,6 +99,7 @@ def print_plan(
     )
     for text in (
         *advice_lines(batches, "hydraplan show PLAN --batch NUMBER"),
+        *outside_lines(batches),
         *evener_lines(batches),
     ):
         console.emit(text)
@@ -180,36 +170,6 @@ def cap_text(header: PlanHeader) -> str:
     """What the strategy of a plan promises to keep within the cap."""
     promised = next((name for name in header.invariants if name in CAPS), "cap")
     return CAPS[promised].format(cap=f"{header.options.max_tokens_per_rank:,}")
-
-
-def window_text(plan: BatchSummary) -> str:
-    """The window of microbatch counts, as people read it; least > most where it is empty.
-
-    None where the longest sequence leaves no count at all.
-    """
-    low, high = plan.search.window_min, plan.search.window_max
-    return f"{low}..{high}" if low <= high else f"{low} > {high}" if high else "none"
-
-
-def advice_lines(batches: Sequence[BatchSummary], rest: str) -> list[str]:
-    """What would open the empty windows: a line for the batches that say the same.
-
-    Beyond `SHOWN_ADVICE` lines `rest` says where the others stand.
-    """
-    by_advice: dict[str, list[int]] = {}
-    for b in batches:
-        if b.search.window_advice:
-            by_advice.setdefault(b.search.window_advice, []).append(b.batch)
-    lines = []
-    for advice, at in list(by_advice.items())[:SHOWN_ADVICE]:
-        who = f"batch {at[0]}" if len(at) == 1 else f"{len(at)} batches ({at[0]} to {at[-1]})"
-        lines.append(f"{'every batch' if 1 < len(batches) == len(at) else who}: {advice}")
-    silent = sum(len(at) for at in list(by_advice.values())[SHOWN_ADVICE:])
-    if silent:
-        lines.append(f"and {silent} more batches have an empty window: {rest}")
-    if any(OPENS in advice for advice in by_advice):
-        lines.append(OPEN_MEANS)
-    return lines
 
 
 def interleaving_note(header: PlanHeader, batches: Sequence[BatchSummary]) -> str:

@@ -161,6 +161,12 @@ def test_a_window_that_nothing_opens_promises_nothing_and_reads_none(printed):
     assert "1 > 0" not in text
 
 
+def test_a_plan_outside_its_window_says_so(printed):
+    text = printed(batch(search=replace(OPEN, window_max=9)))
+    assert "batch 0: M 17 is above the window 5..9: slots" in text
+    assert "above the window" not in printed(batch())
+
+
 def test_advice_names_its_batches_and_ends_after_three(printed):
     def advised(number):
         return batch(number, replace(EMPTY, window_advice=f"advice {number // 2}"))
