@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hydraplan.errors import InputError
 from hydraplan.model import Op, Schedule
 from hydraplan.planner.pipeline.memory import even_memory
-from hydraplan.planner.pipeline.schedules import SCHEDULES, layout_of
+from hydraplan.planner.pipeline.schedules import SCHEDULES, layouts_of
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.pipeline.zb_v import zb_v
 from hydraplan.route import route
@@ -178,14 +178,17 @@ def test_a_forward_whose_partner_is_cut_away_runs_by_itself() -> None:
 
 
 def test_route_and_chunks_are_those_of_the_table_and_others_are_refused() -> None:
-    assert layout_of("1f1b", None) == ("loop", 1)
-    assert layout_of("zb-v", None) == layout_of("zb-v", 2) == ("v", 2)
-    assert layout_of("interleaved", None) == ("loop", 2)
-    assert layout_of("interleaved", 5) == ("loop", 5)
-    assert layout_of("zb-2p", None) == ("loop", 1)
-    for name, chunks in (("1f1b", 2), ("zb-v", 1), ("portfolio", 3)):
+    assert layouts_of("1f1b", None) == (("loop", 1),)
+    assert layouts_of("zb-v", None) == layouts_of("zb-v", 2) == (("v", 2),)
+    assert layouts_of("interleaved", None) == (("loop", 2),)
+    assert layouts_of("interleaved", 5) == layouts_of("portfolio", 5) == (("loop", 5),)
+    assert layouts_of("zb-2p", None) == layouts_of("exact", None) == (("loop", 1),)
+    assert layouts_of("auto", None) == (("loop", 1), ("v", 2), ("loop", 2))
+    assert layouts_of("auto", 2) == (("v", 2), ("loop", 2))
+    assert layouts_of("auto", 4) == (("loop", 4),)
+    for name, chunks in (("1f1b", 2), ("zb-v", 1), ("zb-2p", 3)):
         with pytest.raises(InputError, match=rf"{name} has \d chunks? a stage, not {chunks}"):
-            layout_of(name, chunks)
+            layouts_of(name, chunks)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 5])
