@@ -33,7 +33,7 @@ Pipeline = Annotated[
     typer.Option(
         "--pipeline",
         help="Schedule: gpipe, 1f1b, interleaved, zb-h1|h2|v; or planned on"
-        " its costs: zb-1p|2p, portfolio, exact (small), auto (the best).",
+        " its costs: zb-1p|2p, portfolio, exact (small), auto (fastest). Which: docs/schedules.md.",
     ),
 ]
 LiveMicrobatches = Annotated[

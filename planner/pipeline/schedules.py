@@ -59,8 +59,8 @@ def zb_h1(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
     """ZB-H1: forwards and input gradients as 1F1B, weight gradients s microbatches later.
 
     No stage holds more than P microbatches, those that only wait for W included; alike costs
-    leave (P - 1)(F + B - W) idle. Source: the bubble and the memory are the Zero Bubble paper's;
-    how far W is put off is derived from both.
+    leave (P - 1)(F + B - min(F, W)) idle. Source: the bubble (for W <= F) and the memory are the
+    Zero Bubble paper's; how far W is put off is derived from both.
     """
     return _put_off(num_stages, num_microbatches, 1)
 
@@ -68,8 +68,8 @@ def zb_h1(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
 def zb_h2(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
     """ZB-H2: twice the forwards ahead of ZB-H1, and weight gradients 2 s microbatches later.
 
-    No stage holds more than 2 P - 1 microbatches; alike costs leave (P - 1)(F + B - 2 W) idle.
-    Source: as `zb_h1`.
+    No stage holds more than 2 P - 1 microbatches; alike costs leave
+    (P - 1) max(0, F + B - 2 min(F, W)) idle. Source: as `zb_h1`.
     """
     return _put_off(num_stages, num_microbatches, 2)
 

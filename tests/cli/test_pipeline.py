@@ -1,6 +1,7 @@
 """`pipeline`: published numbers through the command, files, and inputs that are wrong."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -349,3 +350,44 @@ def test_an_order_whose_losses_pytorch_mixes_up_is_noted_once(tmp_path, capsys):
         "PyTorch takes the losses of its last stage in the order of their forwards, of which"
         " number 0 is microbatch 1 here: its runtime would mix them up\n"
     )
+
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+ADVICE = re.findall(
+    r"^\| .* \| `([\w-]+)` \| `(--schedule .*?)` \| ([\d.]+) \| ([\d.]+) \|$", GUIDE, re.MULTILINE
+)
+
+
+def test_the_guide_to_schedules_has_rows_that_can_be_run():
+    assert len(ADVICE) >= 8
+    readme = Path(__file__).parents[2] / "README.md"
+    assert "docs/schedules.md#which-one-to-take" in readme.read_text()
+
+
+@pytest.mark.parametrize(("name", "options", "makespan", "holds"), ADVICE)
+def test_what_the_guide_to_schedules_says_comes_out(name, options, makespan, holds, capsys):
+    told = json.loads(asked(capsys, *options.split(), "--json"))
+    assert (told["schedule"], told["makespan"]) == (name, float(makespan))
+    assert told["peak_memory"] == float(holds)
+
+
+def test_the_heuristic_may_lose_to_a_static_schedule_and_auto_does_not(capsys):
+    args = (
+        "--pp",
+        "8",
+        "--microbatches",
+        "8",
+        "--forward",
+        "2",
+        "--backward",
+        "2",
+        "--weight",
+        "3",
+    )
+    ends = {
+        name: json.loads(asked(capsys, "--schedule", name, *args, "--json"))["makespan"]
+        for name in ("zb-1p", "zb-h1", "auto")
+    }
+    assert (ends["zb-1p"], ends["zb-h1"]) == (76, 70)
+    assert ends["auto"] <= 70
+    assert "`zb-1p` ends at 76, ZB-H1 at 70" in GUIDE

@@ -153,6 +153,18 @@ def test_alike_ops_leave_what_the_closed_forms_say(
     )
 
 
+@settings(max_examples=120)
+@given(st.integers(1, 8), st.integers(0, 12), st.tuples(*[st.integers(0, 9)] * 3))
+def test_zero_bubble_forms_hold_for_any_times(
+    stages: int, more: int, times: tuple[int, int, int]
+) -> None:
+    """A W longer than F fills no more than F does."""
+    f, b, w = times
+    for pace, name in ((1, "zb-h1"), (2, "zb-h2")):
+        form = (stages - 1) * max(0, f + b - pace * min(f, w))
+        assert idle(name, stages, pace * stages + more, 1, times) == form
+
+
 @settings(max_examples=60)
 @given(st.integers(1, 8), st.integers(0, 20), st.integers(1, 9))
 def test_alike_ops_leave_what_the_zero_bubble_forms_say(stages: int, more: int, f: int) -> None:
