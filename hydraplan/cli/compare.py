@@ -105,6 +105,7 @@ def compare(
                     for name, value in options_object(inputs.options).items()
                     if name not in ("strategy", "microbatch_order")  # each row has its own
                 },
+                "live_limit_tokens": inputs.options.live_limit_tokens,
                 "rows": [row_object(r) for r in rows],
                 "left_out": {r.strategy: r.reason for r in left_out},
             }

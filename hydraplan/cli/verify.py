@@ -27,8 +27,9 @@ def verify(
     """
     from hydraplan.errors import RunFailed
     from hydraplan.executor.verify import verify as verify_plan
+    from hydraplan.files.planfile import open_plan
     from hydraplan.views import console
-    from hydraplan.views.memory_text import difference, print_peaks
+    from hydraplan.views.memory_text import difference, limit_text, print_peaks
 
     verdict = verify_plan(plan, batch=batch, dtype=dtype, seed=seed, data=data, timeout_s=timeout)
     if json:
@@ -49,7 +50,7 @@ def verify(
             f" {verdict.num_sequences} sequences ({degrees})",
         )
         console.emit()
-        print_peaks(verdict.peaks)
+        print_peaks(verdict.peaks, limit_text(open_plan(plan).header.options))
     if not verdict.is_within:
         raise RunFailed(
             f"{plan}, batch {batch}: loss error {verdict.loss_error:.2e}, gradient error"

@@ -9,6 +9,7 @@ from hydraplan.invariants import CAPS
 from hydraplan.model import Comparison
 from hydraplan.planheader import PlanOptions
 from hydraplan.views import console
+from hydraplan.views.memory_text import limit_text
 from hydraplan.views.options_text import changed_options
 from hydraplan.views.plan_text import batch_object, winner_text
 from hydraplan.views.window_text import advice_lines, window_text
@@ -45,6 +46,8 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
         f" {many(count, 'batch')},\n"
         f"at most {options.max_tokens_per_rank:,} tokens a rank and microbatch"
     )
+    if allowed := limit_text(options):
+        console.emit(allowed)
     if changed := changed_options(options):
         console.emit(changed)
     console.emit()

@@ -65,3 +65,13 @@ compare with that cap, tp or file tells
 rows not placed whole: 4 empty
 """
     )
+
+
+def test_a_comparison_under_a_limit_tells_it_in_live_tokens(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    profile = SimpleNamespace(model=tiny_model(), mode="analytic", device="analytic h100-sxm")
+    print_rows(header(live_microbatches=3).options, profile, [row("hydra", "auto", 2.0)])
+    text = capsys.readouterr().out
+    assert "\nat most 300,000 live tokens a rank (--live-microbatches 3, caps of 100,000)\n" in text
