@@ -22,6 +22,7 @@ from torch import Tensor
 
 from hydraplan.errors import InputError
 from hydraplan.kernels.attention import AttentionKernel
+from hydraplan.kernels.exchange import post, wait
 from hydraplan.kernels.merge import accumulator_dtype, merge
 from hydraplan.kernels.packing import RingStep
 from hydraplan.kernels.rows import add, put, take
@@ -96,7 +97,7 @@ def ring_forward(
             merged_THD, merged_HT = merge(before_THD, before_HT, part_THD, part_HT)
             put(out_NHD, step.q_rows, merged_THD)
             put(lse_NH, step.q_rows, merged_HT.T)
-        _wait(works)
+        wait(works)
         kv_S2GD = coming
     return out_NHD.to(q_NHD.dtype), lse_NH.T
 
@@ -138,15 +139,15 @@ def ring_backward(
             )
             add(dq_NHD, step.q_rows, dq_THD)
             put(share_S2GD, step.k_rows, torch.stack((dk_SGD, dv_SGD), dim=1).to(wide))
-        _wait(gradient_works)
+        wait(gradient_works)
         dkv_S2GD += share_S2GD
         leaving, rows = dkv_S2GD, steps[(hop + 1) % len(steps)].shard_rows
         dkv_S2GD = leaving.new_empty((rows, *leaving.shape[1:]))
         message = tag(BACKWARD_GRADIENT, lanes.order, hop)
-        gradient_works = _post(leaving, dkv_S2GD, lanes, message)
-        _wait(works)
+        gradient_works = post(leaving, dkv_S2GD, *lanes[:2], message)
+        wait(works)
         kv_S2GD = coming
-    _wait(gradient_works)
+    wait(gradient_works)
     dk_NGD, dv_NGD = dkv_S2GD.to(k_NGD.dtype).unbind(1)
     return dq_NHD.to(q_NHD.dtype), dk_NGD, dv_NGD
 
@@ -158,18 +159,4 @@ def _next_keys(
     if hop + 1 == len(steps):
         return kv_S2GD, []
     coming = kv_S2GD.new_empty((steps[hop + 1].shard_rows, *kv_S2GD.shape[1:]))
-    return coming, _post(kv_S2GD, coming, lanes, tag(carries, lanes.order, hop))
-
-
-def _post(send: Tensor, receive: Tensor, lanes: Neighbours, message: int) -> list[dist.Work]:
-    ops = []
-    if send.numel():
-        ops.append(dist.P2POp(dist.isend, send, lanes.next_rank, tag=message))
-    if receive.numel():
-        ops.append(dist.P2POp(dist.irecv, receive, lanes.previous_rank, tag=message))
-    return list(dist.batch_isend_irecv(ops)) if ops else []
-
-
-def _wait(works: list[dist.Work]) -> None:
-    for work in works:
-        work.wait()
+    return coming, post(kv_S2GD, coming, *lanes[:2], tag(carries, lanes.order, hop))

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hydraplan.errors import InputError
+from hydraplan.kernels.exchange import all_to_all
 from hydraplan.kernels.merge import accumulator_dtype
 
 
@@ -58,9 +59,7 @@ def rows_to_heads(
         cut = part.unflatten(1, (size // copies, slot.shape[2])).transpose(0, 1)
         slot.unflatten(0, (size // copies, copies)).copy_(cut[:, None])
     received = send_uTHD.new_empty((sum(peer_rows), sum(heads), width))
-    dist.all_to_all_single(
-        received, send_uTHD.flatten(0, 1), list(peer_rows), [rows] * size, group=group
-    )
+    all_to_all(received, send_uTHD.flatten(0, 1), peer_rows, [rows] * size, group)
     return list(received.split(heads, dim=1))
 
 
@@ -81,7 +80,7 @@ def heads_to_rows(
     heads = [part.shape[1] for part in parts_NHD]
     send = torch.cat(list(parts_NHD), dim=1) if len(parts_NHD) > 1 else parts_NHD[0].contiguous()
     received = send.new_empty((size * rows, sum(heads), width))
-    dist.all_to_all_single(received, send, [rows] * size, list(peer_rows), group=group)
+    all_to_all(received, send, [rows] * size, peer_rows, group)
     whole = []
     for part, count in zip(
         received.unflatten(0, (size, rows)).split(heads, dim=2), num_heads, strict=True

@@ -16,6 +16,7 @@ from hydraplan.config import ModelShape, load_cluster
 from hydraplan.cost import CostModel
 from hydraplan.errors import InputError, RunFailed
 from hydraplan.kernels.attention import choose_kernel
+from hydraplan.kernels.exchange import totals
 from hydraplan.kernels.nested import nested_attention
 from hydraplan.kernels.packing import rank_layout
 from hydraplan.kernels.reference import reference_attention
@@ -381,6 +382,9 @@ def test_bytes_on_the_wire_are_exactly_those_of_the_cost_model(kv_heads):
 
         dist.all_to_all_single, dist.batch_isend_irecv = counting_all_to_all, counting_batch
         errors(rank, placed, whole, right, torch.float32, "cpu")
+        counted = totals()
+        assert counted.all_to_all_bytes + counted.ring_bytes == count
+        assert counted.wait_s > 0
         return count
 
     right = oracle(whole)
