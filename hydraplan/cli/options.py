@@ -46,7 +46,9 @@ LiveMicrobatches = Annotated[
 ]
 Chunks = Annotated[
     int | None,
-    typer.Option("--chunks", min=1, help="Chunks of a stage (interleaved).  [default: 2]"),
+    typer.Option(
+        "--chunks", min=1, help="Chunks of a stage.  [default: interleaved, zb-v: 2; auto: 1 or 2]"
+    ),
 ]
 Microbatches = Annotated[
     str, typer.Option("--microbatches", help="Microbatches of a batch, or 'auto'.")

@@ -59,6 +59,14 @@ def batch_object(plan: BatchSummary) -> dict[str, object]:
     }
 
 
+def _layout_text(header: PlanHeader) -> str:
+    """A line on how the chunks of a stage lie, where it has several or they were chosen."""
+    chunks = len(header.layers[0])
+    if chunks == 1 and header.options.pipeline != "auto":
+        return ""
+    return f"{many(chunks, 'chunk')} a stage on route {header.route},\n"
+
+
 def print_plan(
     header: PlanHeader, batches: Sequence[BatchSummary], skews: Sequence[StageSkew]
 ) -> None:
@@ -71,7 +79,7 @@ def print_plan(
         f"tp {options.tp} x pp {options.pp} x ranks {options.ranks}"
         f" = {options.tp * options.pp * options.ranks:,} devices,"
         f" strategy {options.strategy}, schedule {options.pipeline},\n"
-        f"{cap_text(header)}"
+        f"{_layout_text(header)}{cap_text(header)}"
     )
     if changed := changed_options(options):
         console.emit(changed)

@@ -101,6 +101,12 @@ iteration 0.25 s simulated
 """)
 
 
+def test_chunks_are_told_where_a_stage_has_several_or_auto_chose_them(printed):
+    assert "chunk" not in printed(batch(), pipeline="zb-h1").partition("batches")[0]
+    text = printed(batch(pipeline="auto"), pipeline="auto", live_microbatches=2)
+    assert "schedule auto,\n1 chunk a stage on route loop,\nat most 100,000" in text
+
+
 def test_advice_that_every_batch_shares_stands_once(printed):
     text = printed(*(batch(i, EMPTY) for i in range(30)))
     assert text.count("what would open the window") == 1
