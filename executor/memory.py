@@ -1,8 +1,9 @@
 """Does a run on this machine alone fit its memory? Asked before any worker starts.
 
-Every lane holds its stage's weights, gradients and the two AdamW moments in accumulator
-precision; every worker is a process of its own. Activations, which depend on the batch, are
-not counted, so what passes may still be too large; what is refused certainly is.
+Every lane holds its stage's weights and gradients in accumulator precision; the two AdamW moments
+are there once a stage (`optimizer`); every worker is a process of its own. Activations, which
+depend on the batch, are not counted, so what passes may still be too large; what is refused
+certainly is.
 """
 
 from hydraplan.config import ACCUMULATOR_BYTES
@@ -10,8 +11,8 @@ from hydraplan.errors import Infeasible
 from hydraplan.host import GIB
 from hydraplan.planheader import PlanHeader
 
-STATES = 4
-"""Weights, gradients and two moments."""
+STATES_OF_A_LANE, STATES_OF_A_POOL = 2, 2
+"""Weights and gradients; two moments."""
 
 PROCESS_BYTES = 100 << 20
 """Private memory of a forked worker besides its states; seen here, torch 2.13 on CPU."""
@@ -22,7 +23,8 @@ def needed_bytes(header: PlanHeader, dtype: str) -> int:
     model, options = header.model, header.options
     parameters = model.num_layers * (model.layer_parameters + 2 * model.hidden_size)
     parameters += (2 * model.vocab_size + 1) * model.hidden_size
-    states = options.ranks * parameters * STATES * ACCUMULATOR_BYTES[dtype]
+    times = options.ranks * STATES_OF_A_LANE + STATES_OF_A_POOL
+    states = times * parameters * ACCUMULATOR_BYTES[dtype]
     return states + options.pp * options.ranks * PROCESS_BYTES
 
 

@@ -20,6 +20,7 @@ from hydraplan.executor.data import count_labels, load_slot
 from hydraplan.executor.folder import run_folder
 from hydraplan.executor.groups import World, create_groups, inner_ranges
 from hydraplan.executor.launch import run_workers
+from hydraplan.executor.optimizer import clip_gradients, sharded_adamw, update
 from hydraplan.executor.prepare import Job, prepare
 from hydraplan.executor.record import Measured, collect
 from hydraplan.executor.stage import build_stage
@@ -59,11 +60,13 @@ def execute(
     output: Path | None,
     force: bool,
     learning_rate: float,
+    clip_grad: float,
     timeout_s: float,
 ) -> Run | None:
     """Train `steps` steps (default: every batch once) and return the run.
 
-    Without `output` the run folder is gone when this returns. Under torchrun only rank 0
+    Gradients whose norm is above `clip_grad` are scaled down to it, 0 for none. Without `output`
+    the run folder is gone when this returns. Under torchrun only rank 0
     returns a run, the others None.
 
     Raises:
@@ -71,8 +74,9 @@ def execute(
     """
     if output is not None:
         refuse_existing(output, force, our_files(output))
-    if not math.isfinite(learning_rate):
-        raise InputError(f"learning rate {learning_rate} is not a finite number")
+    for name, value in (("learning rate", learning_rate), ("largest gradient norm", clip_grad)):
+        if not math.isfinite(value):
+            raise InputError(f"{name} {value} is not a finite number")
     num_batches = open_plan(path).header.num_batches
     num_steps = num_batches if steps is None else steps
     visited = range(min(num_steps, num_batches))
@@ -88,6 +92,7 @@ def execute(
         steps=num_steps,
         seed=seed,
         learning_rate=learning_rate,
+        clip_grad=clip_grad,
         data=job.data,
     )
     with run_folder(output) as folder:
@@ -130,8 +135,9 @@ def run_step(worker: Worker, job: Job, batch: BatchPlan) -> Measured | None:
 def _train(world: World, job: Job, header: RunHeader, folder: Path) -> None:
     worker = set_up(world, job, header)
     assert header.learning_rate is not None
-    weights = list(worker.stage.weights.values())
-    optimizer = torch.optim.AdamW(weights, lr=header.learning_rate)
+    assert header.clip_grad is not None
+    weights, groups = worker.stage.weights, worker.groups
+    optimizer = sharded_adamw(weights, groups, header.learning_rate)
     predicted: dict[int, FloatArray] = {}
     with ExitStack() as stack:
         if world.rank == 0:
@@ -144,21 +150,28 @@ def _train(world: World, job: Job, header: RunHeader, folder: Path) -> None:
             batch = job.batches[step % len(job.batches)]
             optimizer.zero_grad(set_to_none=True)
             measured = run_step(worker, job, batch)
+            norm = clip_gradients(weights, groups, header.clip_grad)
             if measured is not None:
-                finished = _finished(step, batch, measured, predicted[batch.batch])
+                finished = _finished(step, batch, measured, norm, predicted[batch.batch])
                 with _signals_put_off():
                     record(finished)
-                note(f"step {step + 1}/{header.steps}: loss {finished.loss:.6g}")
-            optimizer.step()
+                note(
+                    f"step {step + 1}/{header.steps}: loss {finished.loss:.6g},"
+                    f" gradient norm {norm:.4g}"
+                )
+            update(optimizer)
 
 
-def _finished(step: int, batch: BatchPlan, measured: Measured, predicted: FloatArray) -> Step:
+def _finished(
+    step: int, batch: BatchPlan, measured: Measured, norm: float, predicted: FloatArray
+) -> Step:
     timeline, loss, held = measured
-    if not math.isfinite(loss):
-        raise RunFailed(
-            f"the loss of step {step} (batch {batch.batch}) is {loss}",
-            "lower --learning-rate; the steps before it are kept",
-        )
+    for name, value in (("loss", loss), ("gradient norm", norm)):
+        if not math.isfinite(value):
+            raise RunFailed(
+                f"the {name} of step {step} (batch {batch.batch}) is {value}",
+                "lower --learning-rate; the steps before it are kept",
+            )
     placed = batch.sequences.placed()
     tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
     return Step(step, batch.batch, tokens, valid, loss, timeline, Peaks(held, predicted))
@@ -188,7 +201,11 @@ def _asked(job: Job, header: RunHeader | None) -> dict[str, object]:
         "timeout": job.timeout_s,
     }
     if header is not None:
-        asked |= {"steps": header.steps, "learning rate": header.learning_rate}
+        asked |= {
+            "steps": header.steps,
+            "learning rate": header.learning_rate,
+            "largest gradient norm": header.clip_grad,
+        }
     return asked
 
 

@@ -8,6 +8,7 @@ import typer
 from hydraplan.cli import options as o
 
 LEARNING_RATE = 3e-4
+CLIP_GRAD = 1.0
 TIMEOUT_S = 120.0
 TRIALS, MAX_TRIALS = 200, 100_000
 """Trials with noise if none are asked for, and at most; an interval at the most is 1/300 as wide as
@@ -61,6 +62,14 @@ def execute(
     learning_rate: Annotated[
         float | None, typer.Option("--learning-rate", min=0, help="Of AdamW.  [default: 3e-4]")
     ] = None,
+    clip_grad: Annotated[
+        float | None,
+        typer.Option(
+            "--clip-grad",
+            min=0,
+            help="Largest norm of the whole gradient, 0 for none.  [default: 1.0]",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Run folder; without it nothing is kept.")
     ] = None,
@@ -86,7 +95,7 @@ def execute(
         from hydraplan.executor.simulate import simulate_run
         from hydraplan.planner.pipeline.noise import Noise, parse_noise
 
-        for option in ("--data", "--learning-rate", "--timeout"):
+        for option in ("--data", "--learning-rate", "--clip-grad", "--timeout"):
             if is_flag(context, option[2:].replace("-", "_")):
                 raise InputError(
                     f"{option} has no use with --simulate, nothing is trained",
@@ -124,6 +133,7 @@ def execute(
             output=output,
             force=force,
             learning_rate=LEARNING_RATE if learning_rate is None else learning_rate,
+            clip_grad=CLIP_GRAD if clip_grad is None else clip_grad,
             timeout_s=TIMEOUT_S if timeout is None else timeout,
         )
     if run is None:

@@ -93,6 +93,8 @@ ROWS_OF_A_GROUP = 2**16
 class RunHeader(Config):
     """Footer of the files of a run. `data` is the file ids came from, or "generated".
 
+    `clip_grad`: the largest gradient norm, 0 for no limit, None where nothing was trained.
+
     `noise` and `trials`: what a simulated run was drawn from, and how often; its steps and ops are
     those of the first trial. `pool_barrier`: its lanes met in every F and B.
     """
@@ -109,6 +111,7 @@ class RunHeader(Config):
     seed: int
     learning_rate: float | None
     data: str
+    clip_grad: float | None = None
     noise: str = "none"
     trials: PositiveInt = 1
     pool_barrier: bool = False

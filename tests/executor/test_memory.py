@@ -1,7 +1,7 @@
 import pytest
 
 from hydraplan.errors import Infeasible
-from hydraplan.executor.memory import check_memory, needed_bytes
+from hydraplan.executor.memory import PROCESS_BYTES, check_memory, needed_bytes
 from tests.plans import plan_header, tiny_model
 
 
@@ -12,6 +12,15 @@ def test_states_of_every_lane_are_counted():
     wide = needed_bytes(plan_header(model, 1, 2, 1, "0"), "float64")
     assert two > one
     assert wide > one
+
+
+def test_moments_are_there_once_a_pool_weights_and_gradients_on_every_lane():
+    model = tiny_model()
+    layer = 32 * (2 * 64 + 2 * 16) + 3 * 32 * 48 + 2 * 32
+    parameters = 2 * layer + 2 * 64 * 32 + 32
+    for ranks, times in ((1, 4), (2, 6), (8, 18)):
+        found = needed_bytes(plan_header(model, 1, ranks, 1, "0"), "bfloat16")
+        assert found - ranks * PROCESS_BYTES == times * 4 * parameters
 
 
 def test_a_plan_for_a_cluster_is_refused_on_one_machine_with_both_figures():

@@ -15,6 +15,7 @@ import pytest
 from hydraplan.cli.app import run as command
 from hydraplan.errors import InputError, RunFailed, StalePlan
 from hydraplan.executor import launch, step
+from hydraplan.executor import run as executor_run
 from hydraplan.executor.groups import World
 from hydraplan.executor.run import PUT_OFF, _signals_put_off, agree, execute
 from hydraplan.files.lengths import digest, read_lengths
@@ -49,6 +50,7 @@ def train(path, **changes):
         "output": None,
         "force": False,
         "learning_rate": 1e-2,
+        "clip_grad": 1.0,
         "timeout_s": 60.0,
     }
     return execute(path, **(options | changes))
@@ -116,12 +118,18 @@ def test_a_run_of_zb_v_learns_as_1f1b_does_and_its_record_holds_b_and_w_of_both_
                 assert (timeline.end_s[stage][position] > timeline.start_s[stage][position]).all()
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_steps_before(plan, tmp_path):
-    output = tmp_path / "x.run"
-    with pytest.raises(RunFailed, match=r"rank 0 .*the loss of step 2 \(batch 0\) is nan") as e:
+@pytest.mark.parametrize("name", ["loss", "gradient norm"])
+def test_a_loss_or_norm_that_is_no_number_ends_the_run_and_keeps_the_steps_before(
+    name, plan, tmp_path, monkeypatch
+):
+    if name == "loss":
+        monkeypatch.setattr(executor_run, "clip_gradients", lambda weights, groups, limit: 1.0)
+    output, last = tmp_path / "x.run", {"loss": 2, "gradient norm": 1}[name]
+    said = rf"rank 0 .*the {name} of step {last} \(batch {last % 2}\) is nan"
+    with pytest.raises(RunFailed, match=said) as e:
         train(plan, steps=3, learning_rate=1e30, output=output)
     assert "--learning-rate" in e.value.hint
-    assert [row["step"] for row in open_run(output).steps] == [0, 1]
+    assert [row["step"] for row in open_run(output).steps] == list(range(last))
 
 
 def test_signals_wait_until_files_are_whole():
@@ -137,7 +145,7 @@ def test_signals_wait_until_files_are_whole():
             signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("option", ["--learning-rate", "--timeout"])
+@pytest.mark.parametrize("option", ["--learning-rate", "--clip-grad", "--timeout"])
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_options_that_are_no_finite_number_are_exit_2(plan, capsys, option, value):
     assert command(["execute", str(plan), option, value]) == 2
@@ -364,7 +372,8 @@ def test_workers_that_were_asked_for_different_runs_refuse_and_say_what_differs(
 
 
 @pytest.mark.parametrize(
-    "option", [["--data", "x.idx"], ["--learning-rate", "0.1"], ["--timeout", "9"]]
+    "option",
+    [["--data", "x.idx"], ["--learning-rate", "0.1"], ["--clip-grad", "1"], ["--timeout", "9"]],
 )
 def test_options_of_real_runs_are_refused_in_a_simulated_one(plan, option, capsys):
     assert command(["execute", str(plan), "--simulate", *option]) == 2
