@@ -120,11 +120,12 @@ class _Stage:
 
 @dataclass(slots=True)
 class _Pipe:
-    """All stages of one order in the making."""
+    """All stages of one order in the making; `idlest_s`: most that any of them waited so far."""
 
     stages: list[_Stage]
     boundary_s: list[float]
     habits: Habits
+    idlest_s: float = 0.0
 
     def arrival_s(self, s: int, kind: OpKind) -> float:
         """When the next forward or input gradient of a stage can begin there at the earliest."""
@@ -155,12 +156,13 @@ class _Pipe:
             gap_s = arrival_s - here.free_s
             if gap_s <= ROUNDING * arrival_s:
                 break
-            if gap_s < here.next_s("W") * (1 - ROUNDING):
-                idlest_s = max((o.idle_s for o in self.stages if o is not here), default=0.0)
-                if not self.habits.fill_small_gaps or here.idle_s + gap_s <= idlest_s:
-                    break
+            too_small = gap_s < here.next_s("W") * (1 - ROUNDING)
+            may_wait = not self.habits.fill_small_gaps or here.idle_s + gap_s <= self.idlest_s
+            if too_small and may_wait:
+                break
             here.run_weight()
         here.run(op, arrival_s)
+        self.idlest_s = max(self.idlest_s, here.idle_s)
 
 
 def _order(times: SlotTimes, memory: Memory, habits: Habits) -> Schedule:

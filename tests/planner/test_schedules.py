@@ -1,7 +1,4 @@
-import sys
 from itertools import pairwise
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.pipeline.zb_v import zb_v
 from hydraplan.route import route
 from hydraplan.slots import SlotTimes
+from tests.planner.counted import lines_of
 
 NEVER_FREED_BY_B = 0.0
 
@@ -214,30 +212,12 @@ def test_fewer_microbatches_are_cut_out_of_the_order_of_two_a_stage(
     )
 
 
-def lines_an_op(name: str, stages: int, count: int) -> float:
-    """Python lines that run inside the planner for every op of a schedule."""
-    lines = 0
-
-    def local(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return local
-
-    def trace(frame: FrameType, _: str, __: object) -> Any:
-        return local if "planner/pipeline/" in frame.f_code.co_filename else None
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        schedule = SCHEDULES[name].make(stages, count, SCHEDULES[name].chunks or 2)
-    finally:
-        sys.settrace(before)
-    return lines / sum(map(len, schedule))
-
-
 @pytest.mark.parametrize("name", sorted(n for n, p in SCHEDULES.items() if not p.simulated_only))
 @pytest.mark.parametrize("size", [(512, 1), (1, 512), (128, 4)])
 def test_making_an_order_takes_work_that_grows_with_its_ops_alone(
     name: str, size: tuple[int, int]
 ) -> None:
-    assert lines_an_op(name, *size) <= 40
+    chunks = SCHEDULES[name].chunks or 2
+    num_ops = sum(map(len, SCHEDULES[name].make(*size, chunks)))
+    lines = lines_of(lambda: SCHEDULES[name].make(*size, chunks), "planner/pipeline/")
+    assert lines <= 40 * num_ops

@@ -13,6 +13,7 @@ from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.pipeline.zero_bubble import ALIKE, eight_orders, zero_bubble
 from hydraplan.slots import SlotTimes
+from tests.planner.counted import lines_of
 
 
 def slots_of(op_s: np.ndarray, comm: float = 0.0, lanes: int = 1) -> SlotTimes:  # type: ignore[type-arg]
@@ -118,3 +119,12 @@ def test_a_microbatch_beyond_the_limit_is_refused_by_name() -> None:
     memory = Memory(4.0, np.array([1.0, 5.0, 2.0]))
     with pytest.raises(Infeasible, match="microbatch 1 alone holds activations of 5, a stage may"):
         zero_bubble(even(2, 3, 1, 1, 1), memory)
+
+
+@pytest.mark.parametrize("size", [(16, 64), (512, 2)])
+def test_an_op_takes_as_many_lines_among_many_stages_as_among_few(size: tuple[int, int]) -> None:
+    """Long weight gradients leave gaps that are too small, for each of which stages compare."""
+    stages, count = size
+    times, memory = even(stages, count, 2, 1, 5), even_memory(stages, count)
+    lines = lines_of(lambda: eight_orders(times, memory), "planner/pipeline/")
+    assert lines <= 40 * 8 * 3 * stages * count
