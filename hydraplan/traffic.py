@@ -8,7 +8,9 @@ import numpy as np
 
 from hydraplan.config import ACCUMULATOR_BYTES
 from hydraplan.cost import CostModel
-from hydraplan.model import FloatArray, Sequences
+from hydraplan.heads import HeadSplit, even_split
+from hydraplan.layout import rank_tokens
+from hydraplan.model import FloatArray, IntArray, Sequences
 from hydraplan.topology import group_link, stage_link
 
 
@@ -26,6 +28,53 @@ def sent_bytes(cost: CostModel, placed: Sequences) -> FloatArray:
     hops = 2 * kv_heads * (2 * cost.element_bytes * (r - 1) + accumulator * np.where(r > 1, r, 0))
     result: FloatArray = cost.tp * cost.model.num_layers * row_elements * (inner + hops)
     return result
+
+
+def member_bytes(
+    length_tokens: int,
+    split: HeadSplit,
+    head_dim: int,
+    element_bytes: int,
+    accumulator_bytes: int,
+) -> IntArray:
+    """Bytes each member of a group sends for one sequence in one layer, (2, degree).
+
+    First forward, then backward. Counted from the rows and heads each member really holds:
+    exact for every length and every head split. The all-to-alls carry q, k, v and the output
+    one way, their gradients the other; a ring member passes on keys and values of all shards but
+    its follower's, and in backward the gradients of all shards.
+
+    Source: derived here; counted on the wire in the tests of the engine.
+    """
+    u, r = split.ulysses_size, split.ring_size
+    rows = rank_tokens(*np.array([[length_tokens], [u], [r]], np.int64)).reshape(r, u)
+    shard = rows.sum(axis=1, keepdims=True)
+    queries = np.array([list(map(len, members)) for members in split.q_heads], np.int64)
+    keys = 2 * np.array(list(map(len, split.kv_heads)), np.int64)
+    away, others_queries, others_keys = shard - rows, split.num_heads - queries, keys.sum() - keys
+    forward = rows * (others_queries + others_keys) + queries * away
+    backward = rows * others_queries + (queries + keys) * away
+    hops = (length_tokens - np.roll(shard, -1, axis=0)) * keys
+    gradients = np.broadcast_to(length_tokens * keys if r > 1 else 0 * keys, (r, u))
+    elements = np.stack([forward + hops, backward + hops]).reshape(2, u * r)
+    sent: IntArray = element_bytes * elements
+    sent[1] += accumulator_bytes * gradients.reshape(-1)
+    return head_dim * sent
+
+
+def lane_bytes(cost: CostModel, placed: Sequences) -> IntArray:
+    """Bytes each lane of a stage sends inside groups for one layer, forward and backward.
+
+    Shape (2, ranks), counted as `member_bytes` does, heads divided evenly.
+    """
+    sent = np.zeros((2, cost.ranks), np.int64)
+    shape = cost.model.head_dim, cost.element_bytes, ACCUMULATOR_BYTES[cost.model.dtype]
+    columns = (placed.length_tokens, placed.first_rank, placed.ulysses_size, placed.ring_size)
+    for length, first, u, r in np.stack(columns, axis=1).tolist():
+        if u * r > 1:
+            split = even_split(cost.num_heads, cost.num_kv_heads, u, r)
+            sent[:, first : first + u * r] += member_bytes(length, split, *shape)
+    return cost.tp * sent
 
 
 def boundary_s(cost: CostModel, rows: FloatArray) -> FloatArray:

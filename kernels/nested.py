@@ -2,9 +2,9 @@
 
 One autograd Function runs the attention of a whole microbatch in one layer. Per bucket
 (sequences on the same lanes in the same way, see `packing`): an all-to-all in the inner group
-gives each lane a few heads of its ring shard; the ring computes and merges; an all-to-all
-brings the output home. Backward runs the buckets in reverse with the transposes. Everything
-is packed and nothing is padded.
+gives each lane a few heads of its ring shard, evenly or as the bucket's head split says; the
+ring computes and merges; an all-to-all brings the output home. Backward runs the buckets in
+reverse with the transposes. Everything is packed and nothing is padded.
 
 Every lane of a group must call it, rows or not, forward and backward, with the same
 recomputation policy: a lane that leaves out a bucket makes its group wait.
@@ -17,6 +17,7 @@ the order of buckets, one Function for all of them and their fusing are ours.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
@@ -24,12 +25,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hydraplan.errors import RunFailed
+from hydraplan.errors import InputError, RunFailed
+from hydraplan.heads import Heads, HeadSplit, check_groups, even_split
 from hydraplan.kernels.attention import AttentionKernel
+from hydraplan.kernels.head_runs import by_runs
 from hydraplan.kernels.packing import Bucket, RankLayout
 from hydraplan.kernels.ring import Neighbours, check_ring, ring_backward, ring_forward
 from hydraplan.kernels.rows import permute, put, take
-from hydraplan.kernels.ulysses import check_heads, heads_to_rows, rows_to_heads
+from hydraplan.kernels.ulysses import heads_to_rows, rows_to_heads
 
 
 class Groups(Protocol):
@@ -56,12 +59,14 @@ def nested_attention(
     is one.
 
     Raises:
-        InputError: Heads cannot be cut evenly by a group, or a ring is too long.
+        InputError: Heads cannot be grouped or are not those of a head split, or a ring is too
+            long.
         RunFailed: A member of a group failed or did not come in time.
     """
     assert len(q_THD) == len(k_TGD) == len(v_TGD) == layout.rows, (q_THD.shape, layout.rows)
+    check_groups(q_THD.shape[1], k_TGD.shape[1])
     for bucket in layout.buckets:
-        check_heads(q_THD.shape[1], k_TGD.shape[1], bucket.ulysses_size)
+        _check_split(bucket, q_THD.shape[1], k_TGD.shape[1])
         check_ring(bucket.ring_size)
         assert bucket.degree == 1 or groups is not None, "degree above one needs groups"
     apply = cast(Any, _NestedAttention.apply)  # torch does not type it
@@ -88,11 +93,11 @@ class _NestedAttention(torch.autograd.Function):
         saved: list[Tensor] = []
         for bucket in layout.buckets:
             with _named(bucket):
-                parts = [take(x, bucket.rows) for x in (q_THD, k_TGD, v_TGD)]
-                q, k, v = _to_heads(parts, bucket, groups)
-                lanes = _neighbours(bucket, groups)
-                out, lse = ring_forward(q, k, v, bucket.steps, lanes, kernel, ctx.scale)
-                (rows,) = _to_rows([out], [q_THD.shape[1]], bucket, groups)
+                member = _Member(bucket, groups, ctx.num_heads)
+                q, k, v = member.to_heads([take(x, bucket.rows) for x in (q_THD, k_TGD, v_TGD)])
+                run = member.kernel(kernel)
+                out, lse = ring_forward(q, k, v, bucket.steps, member.neighbours, run, ctx.scale)
+                (rows,) = member.to_rows([out])
                 put(out_THD, bucket.rows, rows)
                 if bucket.ulysses_size == 1:
                     out = take(kept_THD, bucket.rows)
@@ -112,53 +117,95 @@ class _NestedAttention(torch.autograd.Function):
         for i, bucket in reversed(list(enumerate(ctx.layout.buckets))):
             q, k, v, out, lse = saved[5 * i : 5 * i + 5]
             with _named(bucket):
-                (dout,) = _to_heads([take(dout_THD, bucket.rows)], bucket, groups)
-                lanes = _neighbours(bucket, groups)
+                member = _Member(bucket, groups, num_heads)
+                (dout,) = member.to_heads([take(dout_THD, bucket.rows)])
+                run = member.kernel(ctx.kernel)
                 parts = ring_backward(
-                    dout, q, k, v, out, lse, bucket.steps, lanes, ctx.kernel, ctx.scale
+                    dout, q, k, v, out, lse, bucket.steps, member.neighbours, run, ctx.scale
                 )
-                for grad, rows in zip(
-                    grads, _to_rows(parts, num_heads, bucket, groups), strict=True
-                ):
+                for grad, rows in zip(grads, member.to_rows(parts), strict=True):
                     put(grad, bucket.rows, rows)
         return *grads, None, None, None
 
 
-def _to_heads(parts: Sequence[Tensor], bucket: Bucket, groups: Groups | None) -> list[Tensor]:
-    """Rows of this lane to heads of the ring shard, in shard order."""
-    if bucket.ulysses_size == 1:
-        return list(parts)
-    received = rows_to_heads(parts, bucket.peer_rows, _inner_group(bucket, groups))
-    return [permute(part, bucket.to_shard) for part in received]
+def _check_split(bucket: Bucket, num_heads: int, num_kv_heads: int) -> None:
+    split = bucket.heads
+    if split is not None and (split.num_heads, split.num_kv_heads) != (num_heads, num_kv_heads):
+        raise InputError(
+            f"head split of {split.num_heads} query and {split.num_kv_heads} KV heads is given for"
+            f" {num_heads} and {num_kv_heads}"
+        )
 
 
-def _to_rows(
-    parts: Sequence[Tensor], num_heads: Sequence[int], bucket: Bucket, groups: Groups | None
-) -> list[Tensor]:
-    """Heads of the ring shard, in shard order, to the rows of this lane."""
-    if bucket.ulysses_size == 1:
-        return list(parts)
-    ready = [permute(part, bucket.to_peers) for part in parts]
-    group = _inner_group(bucket, groups)
-    return heads_to_rows(ready, num_heads, bucket.peer_rows, len(bucket.rows), group)
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One lane in one bucket: its heads, its peers and its neighbours.
 
+    `num_heads` of q, k and v.
+    """
 
-def _inner_group(bucket: Bucket, groups: Groups | None) -> dist.ProcessGroup:
-    assert groups is not None
-    first = bucket.first_rank + bucket.ring * bucket.ulysses_size
-    return groups.inner(first, bucket.ulysses_size)
+    bucket: Bucket
+    groups: Groups | None
+    num_heads: Sequence[int]
 
+    @property
+    def split(self) -> HeadSplit:
+        """Who computes which heads."""
+        bucket, (q_heads, kv_heads, _) = self.bucket, self.num_heads
+        return bucket.heads or even_split(q_heads, kv_heads, bucket.ulysses_size, bucket.ring_size)
 
-def _neighbours(bucket: Bucket, groups: Groups | None) -> Neighbours | None:
-    if bucket.ring_size == 1:
-        return None
-    assert groups is not None
-    base = bucket.first_rank + bucket.inner
-    following, previous = (
-        groups.world_rank(base + (bucket.ring + hop) % bucket.ring_size * bucket.ulysses_size)
-        for hop in (1, -1)
-    )
-    return Neighbours(following, previous, bucket.order)
+    def kernel(self, kernel: AttentionKernel) -> AttentionKernel:
+        """The kernel for the heads of this lane."""
+        split, ring, inner = self.split, self.bucket.ring, self.bucket.inner
+        held = len(split.q_heads[ring][inner]), len(split.kv_heads[inner])
+        return by_runs(kernel, split.runs[ring][inner], *held)
+
+    def to_heads(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Rows of q, k, v or of q alone to this lane's heads of the shard, in shard order."""
+        bucket = self.bucket
+        if bucket.ulysses_size == 1:
+            return list(parts)
+        heads, peer_rows = self._heads[: len(parts)], bucket.peer_rows
+        received = rows_to_heads(parts, heads, peer_rows, bucket.inner, self._inner_group)
+        return [permute(part, bucket.to_shard) for part in received]
+
+    def to_rows(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """This lane's heads of the shard, in shard order, to its rows of q, k, v or of q alone."""
+        bucket = self.bucket
+        if bucket.ulysses_size == 1:
+            return list(parts)
+        ready = [permute(part, bucket.to_peers) for part in parts]
+        heads, num_heads = self._heads[: len(parts)], self.num_heads[: len(parts)]
+        group = self._inner_group
+        return heads_to_rows(ready, heads, num_heads, bucket.peer_rows, bucket.inner, group)
+
+    @property
+    def _heads(self) -> list[tuple[Heads, ...]]:
+        """Heads of every peer, of q, k and v."""
+        q_heads, kv_heads = self.split.q_heads[self.bucket.ring], self.split.kv_heads
+        return [q_heads, kv_heads, kv_heads]
+
+    @property
+    def _inner_group(self) -> dist.ProcessGroup:
+        assert self.groups is not None
+        first = self.bucket.first_rank + self.bucket.ring * self.bucket.ulysses_size
+        return self.groups.inner(first, self.bucket.ulysses_size)
+
+    @property
+    def neighbours(self) -> Neighbours | None:
+        """The lanes before and after this one in its ring, None for a ring of one."""
+        bucket = self.bucket
+        if bucket.ring_size == 1:
+            return None
+        assert self.groups is not None
+        base = bucket.first_rank + bucket.inner
+        following, previous = (
+            self.groups.world_rank(
+                base + (bucket.ring + hop) % bucket.ring_size * bucket.ulysses_size
+            )
+            for hop in (1, -1)
+        )
+        return Neighbours(following, previous, bucket.order)
 
 
 @contextmanager

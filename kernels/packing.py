@@ -20,12 +20,18 @@ back lists of each ring index, since unpadded halves differ in size, and leaving
 that have no query or no key are our choice.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from hydraplan.errors import InputError
+from hydraplan.heads import HeadSplit
 from hydraplan.layout import chunk_bounds, inner_bounds, rank_positions
 from hydraplan.model import IntArray, Sequences
+
+BucketKey = tuple[int, int, int]
+"""first_rank, ulysses_size and ring_size of a bucket."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +58,8 @@ class Bucket:
     `order` is the place of the first one in the microbatch, the same on every lane.
     `rows`: this lane's rows of the bucket in the local packed tensor, ascending.
     `peer_rows`: rows each inner peer brings. `to_peers`: shard row of each peer-major row,
-    `to_shard` its inverse; None where both orders are the same.
+    `to_shard` its inverse; None where both orders are the same. `heads`: who computes which
+    heads, None for an even split.
     """
 
     first_rank: int
@@ -66,6 +73,7 @@ class Bucket:
     to_peers: IntArray | None
     to_shard: IntArray | None
     steps: tuple[RingStep, ...]
+    heads: HeadSplit | None = None
 
     @property
     def degree(self) -> int:
@@ -97,11 +105,20 @@ class RankLayout:
     sequence: IntArray
 
 
-def rank_layout(placed: Sequences, microbatch: int, lane: int) -> RankLayout:
+def rank_layout(
+    placed: Sequences,
+    microbatch: int,
+    lane: int,
+    head_splits: Mapping[BucketKey, HeadSplit] | None = None,
+) -> RankLayout:
     """Layout of `lane` in `microbatch`; `placed` holds only rows on ranks, in execution order.
 
     A member that holds no row of any sequence of a bucket still has that bucket, since it
-    takes part in its collectives.
+    takes part in its collectives. `head_splits` of buckets whose heads are not divided evenly
+    must be the same on all lanes.
+
+    Raises:
+        InputError: A head split is for another group size or ring than its bucket's.
     """
     first, degree = placed.first_rank, placed.degree
     here = (placed.microbatch == microbatch) & (first <= lane) & (lane < first + degree)
@@ -113,13 +130,14 @@ def rank_layout(placed: Sequences, microbatch: int, lane: int) -> RankLayout:
     ]
     counts = np.array([len(positions) for positions in held], np.int64)
     starts = np.cumsum(counts) - counts
-    members: dict[tuple[int, int, int], list[int]] = {}
+    splits = head_splits or {}
+    members: dict[BucketKey, list[int]] = {}
     for i, (base, u, r) in enumerate(keys.tolist()):
         members.setdefault((base, u, r), []).append(i)
     return RankLayout(
         buckets=tuple(
-            _bucket(mine, np.array(group, np.int64), starts, counts, lane)
-            for group in members.values()
+            _bucket(mine, np.array(group, np.int64), starts, counts, lane, splits.get(key))
+            for key, group in members.items()
         ),
         rows=int(counts.sum()),
         positions=np.concatenate([np.zeros(0, np.int64), *held]),
@@ -128,11 +146,21 @@ def rank_layout(placed: Sequences, microbatch: int, lane: int) -> RankLayout:
 
 
 def _bucket(
-    mine: Sequences, group: IntArray, starts: IntArray, counts: IntArray, lane: int
+    mine: Sequences,
+    group: IntArray,
+    starts: IntArray,
+    counts: IntArray,
+    lane: int,
+    heads: HeadSplit | None,
 ) -> Bucket:
     """The bucket of the sequences `group` of this lane, whose local rows start at `starts`."""
     lead = group[0]
     base, u, r = (int(a[lead]) for a in (mine.first_rank, mine.ulysses_size, mine.ring_size))
+    if heads is not None and (heads.ulysses_size, heads.ring_size) != (u, r):
+        raise InputError(
+            f"head split for {heads.ulysses_size} x {heads.ring_size} members is given to the"
+            f" bucket of {u} x {r} from lane {base} on"
+        )
     member = lane - base
     chunks = np.diff([chunk_bounds(int(n), r) for n in mine.length_tokens[group]], axis=1)
     front, back = chunks[:, :r].T, chunks[:, : r - 1 : -1].T
@@ -154,6 +182,7 @@ def _bucket(
         to_peers=to_peers if moved else None,
         to_shard=np.argsort(to_peers) if moved else None,
         steps=tuple(_ring_step(front, back, member // u, hop) for hop in range(r)),
+        heads=heads,
     )
 
 

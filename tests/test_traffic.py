@@ -1,7 +1,11 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hydraplan.traffic import boundary_s, grad_sync_s, sent_bytes
+from hydraplan.heads import even_split
+from hydraplan.layout import legal_ulysses
+from hydraplan.traffic import boundary_s, grad_sync_s, lane_bytes, member_bytes, sent_bytes
 from tests.builders import Place, placed_sequences
 from tests.planner.cases import cost_model, with_pods
 
@@ -16,6 +20,70 @@ def test_bytes_sent_follow_the_closed_form(u: int, r: int) -> None:
     forward = inner + b * 2 * t * dim * kv * (r - 1)
     backward = inner + 2 * t * dim * kv * (b * (r - 1) + (accumulator * r if r > 1 else 0))
     assert sent_bytes(cost, placed)[0] == pytest.approx(32 * u * r * (forward + backward))
+
+
+def per_rank(length: int, u: int, r: int, heads: int, kv_heads: int) -> tuple[float, float]:
+    """The closed form of what a rank sends forward and backward; head_dim 8, 2 and 4 bytes."""
+    t, kv = length / (u * r), max(kv_heads, u)
+    inner = 2 * t * 8 * (u - 1) / u * (2 * heads + 2 * kv)
+    forward = inner + 2 * t * 8 * kv * 2 * (r - 1)
+    return forward, inner + 2 * t * 8 * kv * (2 * (r - 1) + (4 * r if r > 1 else 0))
+
+
+GROUPS = st.sampled_from(
+    [
+        (heads, kv_heads, u, r)
+        for heads, kv_heads in ((8, 8), (8, 2), (8, 1), (32, 8), (12, 6))
+        for u in legal_ulysses(heads, kv_heads, 8)
+        for r in range(1, 9)
+    ]
+)
+
+
+@given(GROUPS, st.integers(1, 99))
+def test_what_a_rank_sends_is_the_closed_form_where_2ur_divides_the_length(group, times) -> None:
+    heads, kv_heads, u, r = group
+    length = 2 * u * r * times
+    sent = member_bytes(length, even_split(heads, kv_heads, u, r), 8, 2, 4)
+    assert sent.T.tolist() == [list(per_rank(length, u, r, heads, kv_heads))] * (u * r)
+
+
+@given(GROUPS, st.integers(1, 9_999))
+def test_what_a_group_sends_is_the_closed_form_at_any_length(group, length) -> None:
+    heads, kv_heads, u, r = group
+    sent = member_bytes(length, even_split(heads, kv_heads, u, r), 8, 2, 4).sum(axis=1)
+    closed = per_rank(length, u, r, heads, kv_heads)
+    assert sent.tolist() == pytest.approx([u * r * x for x in closed], rel=1e-12)
+
+
+@given(GROUPS.filter(lambda group: 1 < group[2] <= group[1]), st.integers(1, 9))
+def test_nested_sends_less_forward_than_a_ring_iff_the_degree_exceeds_h_over_hkv_plus_one(
+    group, times
+) -> None:
+    heads, kv_heads, u, r = group
+    length = 2 * u * r * times
+    nested, ring = (
+        member_bytes(length, even_split(heads, kv_heads, *shape), 8, 2, 4)[0].tolist()
+        for shape in ((u, r), (1, u * r))
+    )
+    assert len(set(nested)) == len(set(ring)) == 1
+    assert (nested[0] < ring[0]) == (u * r > heads / kv_heads + 1)
+
+
+def test_lanes_send_what_their_members_send() -> None:
+    cost = cost_model(ranks=8)
+    placed = placed_sequences(
+        [Place(333, 0, 2, 2), Place(7, 2, 2, 1), Place(65, 4, 4, 1, 1), Place(9, 7)]
+    )
+    sent = lane_bytes(cost, placed)
+    first, second, third = (
+        member_bytes(length, even_split(32, 8, u, r), 128, 2, 4)
+        for length, u, r in ((333, 2, 2), (7, 2, 1), (65, 4, 1))
+    )
+    assert sent[:, :2].tolist() == first[:, :2].tolist()
+    assert sent[:, 2:4].tolist() == (first[:, 2:] + second).tolist()
+    assert sent[:, 4:].tolist() == third.tolist()
+    assert 32 * sent.sum() == pytest.approx(sent_bytes(cost, placed).sum(), rel=1e-12)
 
 
 def test_gradient_sync_is_a_ring_all_reduce_of_the_stage() -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -15,15 +14,23 @@ from torch.autograd.graph import saved_tensors_hooks
 from hydraplan.config import ModelShape, load_cluster
 from hydraplan.cost import CostModel
 from hydraplan.errors import InputError, RunFailed
+from hydraplan.heads import even_split
 from hydraplan.kernels.attention import choose_kernel
 from hydraplan.kernels.exchange import totals
 from hydraplan.kernels.nested import nested_attention
 from hydraplan.kernels.packing import rank_layout
-from hydraplan.kernels.reference import reference_attention
 from hydraplan.layout import rank_positions
 from hydraplan.model import Sequences
 from hydraplan.profiler.analytic import analytic_fit
 from hydraplan.traffic import sent_bytes
+from tests.attention_cases import (
+    Tensors,
+    WorldGroups,
+    oracle,
+    sent_here,
+    shares,
+    whole_tensors,
+)
 from tests.builders import Place, placed_sequences
 from tests.processes import run_ranks
 
@@ -59,67 +66,6 @@ EIGHT = [
 ]
 
 
-@dataclass
-class WorldGroups:
-    """Lane `first` + i of the stage is world rank i + `offset`; all groups are made in order."""
-
-    size: int
-    offset: int = 0
-
-    def __post_init__(self) -> None:
-        self.made = {
-            (first, width): dist.new_group([first + i + self.offset for i in range(width)])
-            for width in (2, 4, 8)
-            for first in range(self.size - width + 1)
-        }
-
-    def inner(self, first_lane: int, size: int) -> dist.ProcessGroup:
-        return self.made[first_lane, size]
-
-    def world_rank(self, lane: int) -> int:
-        return lane + self.offset
-
-
-Tensors = dict[int, tuple[Tensor, ...]]
-"""Whole tensors of every sequence by its id."""
-
-
-def whole_tensors(placed: Sequences, kv_heads: int) -> Tensors:
-    """q, k, v and the upstream gradient of every whole sequence; float32 values."""
-    generator = torch.Generator().manual_seed(kv_heads)
-    return {
-        i: tuple(
-            torch.randn(length, heads, HEAD_DIM, generator=generator)
-            for heads in (HEADS, kv_heads, kv_heads, HEADS)
-        )
-        for length, i in zip(
-            placed.length_tokens.tolist(), placed.sequence_id.tolist(), strict=True
-        )
-    }
-
-
-def oracle(whole: Tensors) -> Tensors:
-    """Output, dq, dk, dv of every whole sequence by the naive kernel in float64."""
-    answers = {}
-    for i, (*qkv, dout) in whole.items():
-        leaves = [x.double().requires_grad_() for x in qkv]
-        out = reference_attention(*leaves)
-        answers[i] = (out.detach(), *torch.autograd.grad(out, leaves, dout.double()))
-    return answers
-
-
-def shares(placed: Sequences, lane: int, whole: Tensors) -> list[Tensor]:
-    """Rows of one lane, cut out of whole tensors by `hydraplan.layout` alone."""
-    pieces = [[x[:0]] for x in next(iter(whole.values()))]
-    columns = (placed.length_tokens, placed.first_rank, placed.ulysses_size, placed.ring_size)
-    for i, length, first, u, r in zip(placed.sequence_id.tolist(), *columns, strict=True):
-        if first <= lane < first + u * r:
-            rows = torch.from_numpy(rank_positions(int(length), int(u), int(r), int(lane - first)))
-            for piece, x in zip(pieces, whole[i], strict=True):
-                piece.append(x[rows])
-    return [torch.cat(piece) for piece in pieces]
-
-
 def errors(
     rank: int, placed: Sequences, whole: Tensors, right: Tensors, dtype: torch.dtype, kernel: str
 ) -> list[float]:
@@ -143,7 +89,7 @@ def worst_errors(
 ) -> list[list[float]]:
     """Largest error of out, dq, dk, dv over all ranks, for every dtype."""
     placed = placed_sequences(places)
-    whole = whole_tensors(placed, kv_heads)
+    whole = whole_tensors(placed, HEADS, kv_heads)
     right = oracle(whole)
 
     def work(rank: int) -> list[list[float]]:
@@ -199,7 +145,10 @@ def test_one_token_on_four_ranks_with_three_of_them_empty():
 @pytest.mark.dist
 def test_bfloat16_is_no_worse_than_one_process():
     placed = placed_sequences(on(0, 2, 2, 300, 129))
-    whole = {i: tuple(x.bfloat16() for x in parts) for i, parts in whole_tensors(placed, 2).items()}
+    whole = {
+        i: tuple(x.bfloat16() for x in parts)
+        for i, parts in whole_tensors(placed, HEADS, 2).items()
+    }
     right = oracle(whole)
     kernel = choose_kernel(CPU, torch.bfloat16)
     alone: Tensors = {}
@@ -226,7 +175,7 @@ def test_bfloat16_is_no_worse_than_one_process():
 def second_stage(rank: int) -> list[float]:
     """Four ranks, two stages of two lanes; each stage runs its own pair."""
     placed = placed_sequences([*on(0, 1, 2, 33, 4), *on(0, 2, 1, 12)])
-    whole = whole_tensors(placed, 2)
+    whole = whole_tensors(placed, HEADS, 2)
     stages = [WorldGroups(2, offset) for offset in (0, 2)]
     lane = rank % 2
     q, k, v, _ = (x.double() for x in shares(placed, lane, whole))
@@ -243,7 +192,7 @@ def test_lanes_of_a_later_stage_find_each_other():
 def single(places: list[Place], kv_heads: int = 2, dtype: torch.dtype = torch.float64):
     """Leaves, upstream gradient and layout of lane 0, no groups."""
     placed = placed_sequences(places)
-    *qkv, dout = (x.to(dtype) for x in shares(placed, 0, whole_tensors(placed, kv_heads)))
+    *qkv, dout = (x.to(dtype) for x in shares(placed, 0, whole_tensors(placed, HEADS, kv_heads)))
     return [x.requires_grad_() for x in qkv], dout, rank_layout(placed, 0, 0)
 
 
@@ -317,13 +266,16 @@ def test_the_graph_is_freed_without_the_garbage_collector():
         gc.enable()
 
 
-def test_uneven_head_cuts_are_refused_before_anything_is_sent():
+def test_heads_that_cannot_be_computed_are_refused_before_anything_is_sent():
     placed = placed_sequences(on(0, 4, 1, 64))
-    q, k, v = (torch.zeros(16, n, HEAD_DIM) for n in (12, 6, 6))
-    with pytest.raises(InputError, match="cuts 6 KV heads unevenly"):
-        nested_attention(
-            q, k, v, rank_layout(placed, 0, 0), None, choose_kernel(CPU, torch.float32)
-        )
+    kernel = choose_kernel(CPU, torch.float32)
+    q, k, v = (torch.zeros(16, n, HEAD_DIM) for n in (8, 3, 3))
+    with pytest.raises(InputError, match="8 query heads are not a multiple of 3 KV heads"):
+        nested_attention(q, k, v, rank_layout(placed, 0, 0), None, kernel)
+    layout = rank_layout(placed, 0, 0, {(0, 4, 1): even_split(8, 4, 4, 1)})
+    q, k, v = (torch.zeros(16, n, HEAD_DIM) for n in (8, 2, 2))
+    with pytest.raises(InputError, match="split of 8 query and 4 KV heads is given for 8 and 2"):
+        nested_attention(q, k, v, layout, None, kernel)
 
 
 def absent(rank: int) -> str:
@@ -334,7 +286,7 @@ def absent(rank: int) -> str:
         dist.destroy_process_group()
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         return ""
-    q, k, v, _ = shares(placed, 0, whole_tensors(placed, 2))
+    q, k, v, _ = shares(placed, 0, whole_tensors(placed, HEADS, 2))
     try:
         nested_attention(
             q, k, v, rank_layout(placed, 0, 0), groups, choose_kernel(CPU, torch.float32)
@@ -363,29 +315,15 @@ def test_the_mixed_case_holds_every_shape_and_an_empty_rank():
 def test_bytes_on_the_wire_are_exactly_those_of_the_cost_model(kv_heads):
     places = MIXED[:-6]
     placed = placed_sequences(places)
-    whole = whole_tensors(placed, kv_heads)
+    whole = whole_tensors(placed, HEADS, kv_heads)
 
     def sent(rank: int) -> int:
-        count = 0
-        all_to_all, batch = dist.all_to_all_single, dist.batch_isend_irecv
-
-        def counting_all_to_all(output, given, output_rows, input_rows, group):
-            nonlocal count
-            own = input_rows[dist.get_rank(group)]
-            count += (len(given) - own) * given[:1].numel() * given.element_size()
-            return all_to_all(output, given, output_rows, input_rows, group=group)
-
-        def counting_batch(ops):
-            nonlocal count
-            count += sum(op.tensor.nbytes for op in ops if op.op is dist.isend)
-            return batch(ops)
-
-        dist.all_to_all_single, dist.batch_isend_irecv = counting_all_to_all, counting_batch
-        errors(rank, placed, whole, right, torch.float32, "cpu")
+        with sent_here() as sizes:
+            errors(rank, placed, whole, right, torch.float32, "cpu")
         counted = totals()
-        assert counted.all_to_all_bytes + counted.ring_bytes == count
+        assert counted.all_to_all_bytes + counted.ring_bytes == sum(sizes)
         assert counted.wait_s > 0
-        return count
+        return sum(sizes)
 
     right = oracle(whole)
     shape = ModelShape(

@@ -1,9 +1,12 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hydraplan.errors import InputError
+from hydraplan.heads import contiguous_split
 from hydraplan.kernels.packing import Bucket, rank_layout
 from hydraplan.layout import ring_shard
 from tests.builders import Place, placed_sequences
@@ -117,3 +120,12 @@ def test_packed_rows_follow_the_global_order():
     layout = rank_layout(placed, 0, 0)
     assert layout.sequence.tolist() == [3, 3, 1, 1, 0, 0, 2, 2, 2]
     assert layout.positions.tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 2]
+
+
+def test_a_head_split_goes_to_its_bucket_alone_and_must_fit_it():
+    placed = placed_sequences([Place(9, 0, 2, 1), Place(9, 0, 1, 2), Place(9, 0, 2, 1)])
+    split = contiguous_split(4, 2, [[3, 1]])
+    layout = rank_layout(placed, 0, 1, {(0, 2, 1): split})
+    assert [bucket.heads for bucket in layout.buckets] == [split, None]
+    with pytest.raises(InputError, match="split for 2 x 1 members is given to the bucket of 1 x 2"):
+        rank_layout(placed, 0, 1, {(0, 1, 2): split})
