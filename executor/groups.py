@@ -3,15 +3,19 @@
 World rank = stage x ranks + lane. Every group is created once, before the first step, in one
 sorted order on all ranks, since creation is collective; the outer ring needs no group, it
 sends in the world group with tags. Nothing is created or destroyed between steps.
+
+Where messages between stages have no tags, the stages of a lane share two more groups, one a
+way, so that a receive of one way never holds up a send of the other.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import numpy as np
 import torch.distributed as dist
 
+from hydraplan.executor.message_header import WAYS
 from hydraplan.model import Sequences
 
 
@@ -40,10 +44,14 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of this process's own stage, as the kernels ask for them."""
+    """Groups of this process's own stage, as the kernels ask for them.
+
+    `ways`: communicators between the stages of this lane, by way; none where messages have tags.
+    """
 
     world: World
     by_range: dict[tuple[int, int], dist.ProcessGroup]
+    ways: dict[str, dist.ProcessGroup] = field(default_factory=dict)
 
     def inner(self, first_lane: int, size: int) -> dist.ProcessGroup:
         """Group of `size` consecutive lanes of this stage."""
@@ -74,15 +82,29 @@ def inner_ranges(batches: Iterable[Sequences]) -> set[tuple[int, int]]:
     return ranges
 
 
-def create_groups(world: World, ranges: set[tuple[int, int]], timeout_s: float) -> Groups:
-    """Create the pools and inner groups of all stages; collective over the world."""
-    mine = {}
+def create_groups(
+    world: World, ranges: set[tuple[int, int]], timeout_s: float, *, ordered: bool = False
+) -> Groups:
+    """Create the pools and inner groups of all stages; collective over the world.
+
+    `ordered`: messages between stages have no tags, so each way has a group of its own.
+    """
+
+    def create(ranks: range) -> dist.ProcessGroup:
+        group: dist.ProcessGroup = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s))
+        return group
+
+    mine, ways = {}, {}
     for stage in range(world.pp):
         for first, size in sorted(ranges | {(0, world.ranks)}):
             start = stage * world.ranks + first
-            group = dist.new_group(
-                list(range(start, start + size)), timeout=timedelta(seconds=timeout_s)
-            )
+            group = create(range(start, start + size))
             if stage == world.stage:
                 mine[first, size] = group
-    return Groups(world, mine)
+    if ordered and world.pp > 1:
+        for lane in range(world.ranks):
+            for way in WAYS:
+                group = create(range(lane, world.pp * world.ranks, world.ranks))
+                if lane == world.lane:
+                    ways[way] = group
+    return Groups(world, mine, ways)

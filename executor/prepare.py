@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from hydraplan.errors import InputError
 from hydraplan.executor.data import (
@@ -26,13 +27,19 @@ from hydraplan.model import BatchPlan
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.lowering import Steps
 
+TransportName = Literal["tagged", "ordered"]
+
 MAX_TIMEOUT_S = 1e6
 """Far beyond any step, far below what gloo's milliseconds can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything the workers of a run need to know; `steps` by the number of the batch."""
+    """Everything the workers of a run need to know; `steps` by the number of the batch.
+
+    `transport`: how messages between stages are told apart (`hydraplan.executor.transport`).
+    `debug_messages`: each is checked by a header before it.
+    """
 
     header: PlanHeader
     digest: str
@@ -43,6 +50,8 @@ class Job:
     seed: int
     dtype: str
     timeout_s: float
+    transport: TransportName = "tagged"
+    debug_messages: bool = False
 
 
 def prepare(
@@ -53,6 +62,8 @@ def prepare(
     seed: int,
     dtype: str | None,
     timeout_s: float,
+    transport: TransportName = "tagged",
+    debug_messages: bool = False,
 ) -> Job:
     """Open a plan and check everything about the named batches that can be checked.
 
@@ -94,4 +105,6 @@ def prepare(
         seed=seed,
         dtype=dtype or header.model.dtype,
         timeout_s=timeout_s,
+        transport=transport,
+        debug_messages=debug_messages,
     )

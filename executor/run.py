@@ -21,7 +21,7 @@ from hydraplan.executor.folder import run_folder
 from hydraplan.executor.groups import World, create_groups, inner_ranges
 from hydraplan.executor.launch import run_workers
 from hydraplan.executor.optimizer import clip_gradients, sharded_adamw, update
-from hydraplan.executor.prepare import Job, prepare
+from hydraplan.executor.prepare import Job, TransportName, prepare
 from hydraplan.executor.record import Measured, collect
 from hydraplan.executor.stage import build_stage
 from hydraplan.executor.step import Worker, run_batch
@@ -62,6 +62,8 @@ def execute(
     learning_rate: float,
     clip_grad: float,
     timeout_s: float,
+    transport: TransportName = "tagged",
+    debug_messages: bool = False,
 ) -> Run | None:
     """Train `steps` steps (default: every batch once) and return the run.
 
@@ -80,7 +82,16 @@ def execute(
     num_batches = open_plan(path).header.num_batches
     num_steps = num_batches if steps is None else steps
     visited = range(min(num_steps, num_batches))
-    job = prepare(path, visited, data=data, seed=seed, dtype=None, timeout_s=timeout_s)
+    job = prepare(
+        path,
+        visited,
+        data=data,
+        seed=seed,
+        dtype=None,
+        timeout_s=timeout_s,
+        transport=transport,
+        debug_messages=debug_messages,
+    )
     header = RunHeader(
         tool_version=__version__,
         mode="measured",
@@ -109,14 +120,16 @@ def set_up(world: World, job: Job, run: RunHeader | None = None) -> Worker:
     """Check that all workers were asked for the same run, create groups and weights."""
     agree(world, _asked(job, run))
     placed = [batch.sequences.placed() for batch in job.batches]
-    groups = create_groups(world, inner_ranges(placed), job.timeout_s)
+    ordered = job.transport == "ordered"
+    groups = create_groups(world, inner_ranges(placed), job.timeout_s, ordered=ordered)
     compute = getattr(torch, job.dtype)
     header, route = job.header, job.header.cost_model().route
     stage = build_stage(header.model, header.layers, route, world.stage, job.seed, compute, DEVICE)
     kernel = choose_kernel(DEVICE, compute)
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
     is_one_host = local_size == os.environ.get("WORLD_SIZE")
-    return Worker(groups, route, stage, kernel, is_one_host, DEVICE)
+    checked = job.digest if job.debug_messages else None
+    return Worker(groups, route, stage, kernel, is_one_host, DEVICE, checked)
 
 
 def run_step(worker: Worker, job: Job, batch: BatchPlan) -> Measured | None:
@@ -199,6 +212,7 @@ def _asked(job: Job, header: RunHeader | None) -> dict[str, object]:
         "dtype": job.dtype,
         "data": job.data,
         "timeout": job.timeout_s,
+        "transport": (job.transport, job.debug_messages),
     }
     if header is not None:
         asked |= {

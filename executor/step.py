@@ -42,7 +42,10 @@ from hydraplan.route import Route
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What a process holds from the first step to the last."""
+    """What a process holds from the first step to the last.
+
+    `plan_digest`: of the plan, where every message is checked by a header before it.
+    """
 
     groups: Groups
     route: Route
@@ -50,6 +53,7 @@ class Worker:
     kernel: AttentionKernel
     is_one_host: bool
     device: torch.device
+    plan_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,8 @@ def run_batch(
         stage.compute,
         iter(receives),
         worker.device,
+        worker.groups.ways,
+        worker.plan_digest,
     )
     held = Held(rows, len(stage.chunks), input_gradient_frees(stage.model))
     batch = _Batch(worker, slots, valid_tokens, transport, held)

@@ -28,7 +28,7 @@ from hydraplan.executor.decoder import (
 )
 from hydraplan.executor.groups import World
 from hydraplan.executor.launch import run_workers, under_torchrun
-from hydraplan.executor.prepare import Job, prepare
+from hydraplan.executor.prepare import Job, TransportName, prepare
 from hydraplan.executor.run import run_step, set_up
 from hydraplan.files.memoryfile import Peaks
 from hydraplan.kernels.reference import reference_attention
@@ -84,7 +84,15 @@ class Verdict:
 
 
 def verify(
-    path: Path, *, batch: int, dtype: str, seed: int, data: Path | None, timeout_s: float
+    path: Path,
+    *,
+    batch: int,
+    dtype: str,
+    seed: int,
+    data: Path | None,
+    timeout_s: float,
+    transport: TransportName = "tagged",
+    debug_messages: bool = False,
 ) -> Verdict:
     """Run one batch of a plan on its workers and compare with the reference.
 
@@ -93,7 +101,16 @@ def verify(
     """
     if under_torchrun():
         raise InputError("verify starts its own workers", "run it without torchrun")
-    job = prepare(path, [batch], data=data, seed=seed, dtype=dtype, timeout_s=timeout_s)
+    job = prepare(
+        path,
+        [batch],
+        data=data,
+        seed=seed,
+        dtype=dtype,
+        timeout_s=timeout_s,
+        transport=transport,
+        debug_messages=debug_messages,
+    )
     loss, held, gradients = planned_gradients(job)
     planned = job.batches[0]
     placed = planned.sequences.placed()

@@ -1,7 +1,7 @@
 """`hydraplan execute`: run a plan, for real on local workers or under torchrun, or simulated."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -10,6 +10,14 @@ from hydraplan.cli import options as o
 LEARNING_RATE = 3e-4
 CLIP_GRAD = 1.0
 TIMEOUT_S = 120.0
+REAL_ONLY = (
+    "--data",
+    "--learning-rate",
+    "--clip-grad",
+    "--timeout",
+    "--transport",
+    "--debug-messages",
+)
 TRIALS, MAX_TRIALS = 200, 100_000
 """Trials with noise if none are asked for, and at most; an interval at the most is 1/300 as wide as
 the spread."""
@@ -20,6 +28,17 @@ Data = Annotated[
 ]
 Timeout = Annotated[
     float, typer.Option("--timeout", min=1, help="Longest wait of a worker for another, seconds.")
+]
+Transport = Annotated[
+    Literal["tagged", "ordered"],
+    typer.Option(
+        "--transport",
+        help="Messages between stages: told apart by tags, or in order as NCCL takes them.",
+    ),
+]
+DebugMessages = Annotated[
+    bool,
+    typer.Option("--debug-messages", help="Check a header before each message between stages."),
 ]
 
 
@@ -78,6 +97,8 @@ def execute(
         float | None,
         typer.Option(min=1, help="Longest wait of a worker, seconds.  [default: 120]"),
     ] = None,
+    transport: Transport = "tagged",
+    debug_messages: DebugMessages = False,
     json: o.Json = False,
 ) -> None:
     """Train with a plan on pp x ranks local processes, or as one worker under torchrun.
@@ -95,7 +116,7 @@ def execute(
         from hydraplan.executor.simulate import simulate_run
         from hydraplan.planner.pipeline.noise import Noise, parse_noise
 
-        for option in ("--data", "--learning-rate", "--clip-grad", "--timeout"):
+        for option in REAL_ONLY:
             if is_flag(context, option[2:].replace("-", "_")):
                 raise InputError(
                     f"{option} has no use with --simulate, nothing is trained",
@@ -135,6 +156,8 @@ def execute(
             learning_rate=LEARNING_RATE if learning_rate is None else learning_rate,
             clip_grad=CLIP_GRAD if clip_grad is None else clip_grad,
             timeout_s=TIMEOUT_S if timeout is None else timeout,
+            transport=transport,
+            debug_messages=debug_messages,
         )
     if run is None:
         return

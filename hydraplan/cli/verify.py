@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from hydraplan.cli import options as o
-from hydraplan.cli.execute import Data, Timeout
+from hydraplan.cli.execute import Data, DebugMessages, Timeout, Transport
 
 
 def verify(
@@ -17,6 +17,8 @@ def verify(
     seed: o.Seed = 0,
     data: Data = None,
     timeout: Timeout = 120.0,
+    transport: Transport = "tagged",
+    debug_messages: DebugMessages = False,
     json: o.Json = False,
 ) -> None:
     """Compare loss and gradients of a planned batch with one float64 process.
@@ -31,7 +33,16 @@ def verify(
     from hydraplan.views import console
     from hydraplan.views.memory_text import difference, limit_text, print_peaks
 
-    verdict = verify_plan(plan, batch=batch, dtype=dtype, seed=seed, data=data, timeout_s=timeout)
+    verdict = verify_plan(
+        plan,
+        batch=batch,
+        dtype=dtype,
+        seed=seed,
+        data=data,
+        timeout_s=timeout,
+        transport=transport,
+        debug_messages=debug_messages,
+    )
     if json:
         console.emit_json(verdict.as_dict())
     else:

@@ -65,7 +65,7 @@ def run(job, world, device, kernel):
     placed, route = batch.sequences.placed(), header.cost_model().route
     compute = getattr(torch, job.dtype)
     stage = build_stage(header.model, header.layers, route, world.stage, 0, compute, device)
-    groups = create_groups(world, inner_ranges([placed]), 9.0)
+    groups = create_groups(world, inner_ranges([placed]), 9.0, ordered=device == META)
     worker = Worker(groups, route, stage, KERNELS[kernel], False, device)
     slots = [
         load_slot(rank_layout(placed, m, world.lane), placed, job.tokens, device)
@@ -94,33 +94,21 @@ def test_a_step_keeps_to_its_device_and_reads_nothing_back_before_its_end(
 def issued(job, faked, device, monkeypatch):
     """What every stage of one lane issues, as steps, and the lowered list."""
     monkeypatch.setattr(step, "_added", lambda losses, _: 0.0)
-    send, receive, done = dist.isend, dist.irecv, step._Batch._done
+    start, done = Transport._start, step._Batch._done
     found = []
-    for rank, lowered in enumerate(job.steps[0]):
+    for rank in range(len(job.steps[0])):
         faked(rank, len(job.steps[0]))
-        chunks = len(job.header.layers[0])
-        transport = Transport(World(rank, 3, 1), [], chunks, 8, torch.float32, iter(()), device)
-        messages = {
-            (s.kind, transport._tag(s.message), s.message.from_stage, s.message.to_stage): s
-            for s in lowered
-            if s.message
-        }
         steps = []
 
-        def sent(tensor, peer, tag, rank=rank, steps=steps, messages=messages):
-            steps.append(messages["send", tag, rank, peer])
-            return send(tensor, peer, tag=tag)
-
-        def received(tensor, peer, tag, rank=rank, steps=steps, messages=messages):
-            steps.append(messages["receive", tag, peer, rank])
-            return receive(tensor, peer, tag=tag)
+        def started(transport, kind, tensor, peer, message, steps=steps, **about):
+            steps.append(Step(kind, message=message))
+            return start(transport, kind, tensor, peer, message, **about)
 
         def ran(batch, op, incoming_TC, steps=steps):
             steps.append(Step("compute", op=op))
             return done(batch, op, incoming_TC)
 
-        monkeypatch.setattr(dist, "isend", sent)
-        monkeypatch.setattr(dist, "irecv", received)
+        monkeypatch.setattr(Transport, "_start", started)
         monkeypatch.setattr(step._Batch, "_done", ran)
         run(job, World(rank, len(job.steps[0]), 1), device, "cuda" if device == META else "cpu")
         found.append(tuple(steps))

@@ -275,6 +275,15 @@ def plan_with(pipeline, folder):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("pipeline", ["zb-v", "interleaved"])
+def test_a_step_without_tags_and_with_checked_messages_has_the_right_gradients(
+    pipeline, tmp_path, capfd
+):
+    options = ["--transport", "ordered", "--debug-messages", "--json"]
+    assert command(["verify", str(plan_with(pipeline, tmp_path)), *options]) == 0
+    assert json.loads(capfd.readouterr().out)["max_gradient_error"] <= 1e-10
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("pipeline", "killed"),
@@ -373,7 +382,14 @@ def test_workers_that_were_asked_for_different_runs_refuse_and_say_what_differs(
 
 @pytest.mark.parametrize(
     "option",
-    [["--data", "x.idx"], ["--learning-rate", "0.1"], ["--clip-grad", "1"], ["--timeout", "9"]],
+    [
+        ["--data", "x.idx"],
+        ["--learning-rate", "0.1"],
+        ["--clip-grad", "1"],
+        ["--timeout", "9"],
+        ["--transport", "ordered"],
+        ["--debug-messages"],
+    ],
 )
 def test_options_of_real_runs_are_refused_in_a_simulated_one(plan, option, capsys):
     assert command(["execute", str(plan), "--simulate", *option]) == 2
