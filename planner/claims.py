@@ -21,7 +21,8 @@ from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import OF_PLANS, Layout, layouts_of
 from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.draft import Request
-from hydraplan.planner.placement.hydra import MOST_CANDIDATES, memory_times_s
+from hydraplan.planner.placement.hydra import MOST_CANDIDATES
+from hydraplan.planner.placement.memory_candidate import memory_times_s
 from hydraplan.planner.placement.one_degree import most_packed
 from hydraplan.planner.placement.strategies import LATER, STRATEGIES, promised
 from hydraplan.stages import split_layers

@@ -19,7 +19,7 @@ from tests.plans import batch_plan, batch_rows, plan_header, tiny_model
 VALUES = np.concatenate([long_tailed(40, 7), [0, 200_000]])
 HEADER, _BATCHES = plan(Lengths("t", "sequences", VALUES), profile(), options(), 1)
 with pytest.MonkeyPatch.context() as _patch:
-    _patch.setattr(hydra, "_one_degree", lambda _: None)  # which would win: here degrees differ
+    _patch.setattr(hydra, "one_degree_candidate", lambda _: None)  # it would win
     BATCH = next(iter(_BATCHES))
 WIDEST = int(BATCH.sequences.degree.argmax())
 PAIR = int(np.flatnonzero(BATCH.sequences.degree == 2)[0])

@@ -21,8 +21,9 @@ from hydraplan.files.profilefile import Profile
 from hydraplan.model import BatchPlan, IntArray, Sequences
 from hydraplan.planheader import PlanOptions
 from hydraplan.planner.open_request import open_request
-from hydraplan.planner.placement import hydra
+from hydraplan.planner.placement import memory_candidate
 from hydraplan.planner.placement.draft import Draft, Request
+from hydraplan.planner.placement.hydra import place_hydra
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.plan import finish, prepare
 from hydraplan.profiler.analytic import analytic_header
@@ -120,7 +121,7 @@ class Asked:
         if isnan(draft.search.load_driven_s):
             return None
         with _no_memory_candidate():
-            return hydra.place_hydra(request)
+            return place_hydra(request)
 
 
 def ask(
@@ -146,5 +147,5 @@ def ask(
 @contextmanager
 def _no_memory_candidate() -> Iterator[None]:
     """Searches inside see no memory-sized plan, so a load-driven one wins."""
-    with patch.object(hydra, "_memory_candidate", return_value=None):
+    with patch.object(memory_candidate, "memory_candidate", return_value=None):
         yield

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hydraplan.errors import Infeasible
 from hydraplan.planner.placement import choice as module
-from hydraplan.planner.placement import hydra
+from hydraplan.planner.placement import hydra, row_order
 from hydraplan.planner.placement.choice import (
     BALANCE_WORTH,
     choice,
@@ -22,8 +22,9 @@ from hydraplan.planner.placement.choice import (
     unbeaten,
 )
 from hydraplan.planner.placement.draft import Draft, Request
-from hydraplan.planner.placement.hydra import FEW, MOST_CANDIDATES, place_hydra, place_once
+from hydraplan.planner.placement.hydra import MOST_CANDIDATES, place_hydra, place_once
 from hydraplan.planner.placement.one_degree import fastest_degree
+from hydraplan.planner.placement.row_order import FEW, has_few
 from hydraplan.planner.placement.search import BALANCED
 from hydraplan.planner.placement.static_cp import pack_first_fit
 from hydraplan.planner.placement.tight_fill import SMALL
@@ -144,7 +145,7 @@ def in_row_order(request: Request) -> Draft | None:
 
 def never_slower(request: Request) -> None:
     kept = in_row_order(request)
-    if kept is None or not hydra._has_few(request):
+    if kept is None or not has_few(request):
         return
     free = place_hydra(request)
     uneven = [straggles(request, draft.slot_imbalance) for draft in (free, kept)]
@@ -176,9 +177,9 @@ def test_a_plan_in_row_order_is_returned_where_it_is_the_faster_one() -> None:
     kept = in_row_order(request)
     assert kept is not None
     assert place_hydra(request).iteration_s <= kept.iteration_s
-    with patch.object(hydra, "_one_degree", lambda _: None):
+    with patch.object(hydra, "one_degree_candidate", lambda _: None):
         free = place_hydra(request)
-        with patch.object(hydra, "_has_few", lambda _: False):
+        with patch.object(row_order, "has_few", lambda _: False):
             plain = place_hydra(request)
     assert plain.iteration_s > 1.01 * kept.iteration_s
     assert free.iteration_s <= kept.iteration_s
@@ -206,7 +207,7 @@ def test_a_plan_with_one_degree_is_returned_where_it_is_clearly_faster() -> None
     """Few long sequences: 5% are saved, and the plan says which kind it is."""
     request = request_for(mix("256K", 24, 2).clip(max=65_536), ranks=8, pp=4, microbatches=4)
     free = place_hydra(request)
-    with patch.object(hydra, "_one_degree", lambda _: None):
+    with patch.object(hydra, "one_degree_candidate", lambda _: None):
         plain = place_hydra(request)
     assert (free.winner, plain.winner) == ("one-degree", "load-driven")
     assert len(set(free.sequences.degree.tolist())) == 1
@@ -226,7 +227,7 @@ def test_a_large_batch_is_not_planned_in_the_order_of_its_rows(
     def refused(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(hydra, "_in_input_order", refused)
+    monkeypatch.setattr(hydra, "searched_in_row_order", refused)
     many, fewer = (long_tailed(count, 3, longest=8000) for count in (FEW + 1, FEW))
     place_hydra(request_for(many, ranks=2))
     place_hydra(request_for(fewer, ranks=64, microbatches=4))

@@ -26,7 +26,7 @@ def made(one_degree: bool = False, **changes: object) -> tuple[PlanHeader, Batch
     header, batches = plan(Lengths("t", "sequences", VALUES), profile(), asked, 1)
     with pytest.MonkeyPatch.context() as patch:
         if not one_degree:
-            patch.setattr(hydra, "_one_degree", lambda _: None)
+            patch.setattr(hydra, "one_degree_candidate", lambda _: None)
         return header, next(iter(batches))
 
 

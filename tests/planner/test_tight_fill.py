@@ -13,7 +13,7 @@ from hydraplan.invariants import check_plan
 from hydraplan.layout import legal_degrees
 from hydraplan.model import IntArray
 from hydraplan.planner.figures import check_figures
-from hydraplan.planner.placement import hydra, tight_fill
+from hydraplan.planner.placement import small_batch, tight_fill
 from hydraplan.planner.placement.choice import BALANCE_WORTH, straggles
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.exact import Limits
@@ -166,7 +166,7 @@ def requests(draw: st.DrawFn) -> Request:
 
 
 def without_it(request: Request) -> Draft:
-    with patch.object(hydra, "tight_fillings", lambda *_: []):
+    with patch.object(small_batch, "tight_fillings", lambda *_: []):
         return place_hydra(request)
 
 
