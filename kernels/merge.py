@@ -24,11 +24,22 @@ def merge(
     """Output and lse over both key sets, in the accumulator type of the first output."""
     wide = accumulator_dtype(out_THD.dtype)
     lse_HT, lse_b_HT = lse_HT.to(wide), lse_b_HT.to(wide)
-    both_HT = torch.logaddexp(lse_HT, lse_b_HT)
+    both_HT = _log_add(lse_HT, lse_b_HT)
     total = _share(out_THD.to(wide), lse_HT, both_HT) + _share(
         out_b_THD.to(wide), lse_b_HT, both_HT
     )
     return total, both_HT
+
+
+def _log_add(a_HT: Tensor, b_HT: Tensor) -> Tensor:
+    """log(exp a + exp b), each element's bits whatever the shape.
+
+    `torch.logaddexp` rounds otherwise in the last elements of a CPU tensor than before them, so
+    that a head's result would depend on which other heads lie in the tensor.
+    """
+    most_HT = torch.maximum(a_HT, b_HT)
+    most_HT = torch.where(most_HT > -torch.inf, most_HT, 0.0)
+    return most_HT + torch.log(torch.exp(a_HT - most_HT) + torch.exp(b_HT - most_HT))
 
 
 def _share(out_THD: Tensor, lse_HT: Tensor, both_HT: Tensor) -> Tensor:

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,3 +47,16 @@ def test_half_types_are_merged_in_float32():
     out, lse = merge(half, torch.zeros(1, 1), half + 2**-7, torch.zeros(1, 1))
     assert out.dtype == lse.dtype == torch.float32
     assert out.item() == 1.00390625
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_head_gets_the_same_bits_whatever_lies_beside_it(dtype):
+    generator = torch.Generator().manual_seed(3)
+    lse_HT, lse_b_HT = torch.randn(2, 300, 3, generator=generator, dtype=dtype) * 3
+    out_THD, out_b_THD = torch.randn(2, 3, 300, 2, generator=generator, dtype=dtype)
+    whole_THD, whole_HT = merge(out_THD, lse_HT, out_b_THD, lse_b_HT)
+    for head in range(300):
+        own = slice(head, head + 1)
+        alone = merge(out_THD[:, own], lse_HT[own], out_b_THD[:, own], lse_b_HT[own])
+        assert torch.equal(alone[0], whole_THD[:, own])
+        assert torch.equal(alone[1], whole_HT[own])

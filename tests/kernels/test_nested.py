@@ -142,36 +142,6 @@ def test_one_token_on_four_ranks_with_three_of_them_empty():
         assert max(*worst_errors(on(0, u, r, 1), 4, 2, [torch.float64])) <= 1e-12
 
 
-@pytest.mark.dist
-def test_bfloat16_is_no_worse_than_one_process():
-    placed = placed_sequences(on(0, 2, 2, 300, 129))
-    whole = {
-        i: tuple(x.bfloat16() for x in parts)
-        for i, parts in whole_tensors(placed, HEADS, 2).items()
-    }
-    right = oracle(whole)
-    kernel = choose_kernel(CPU, torch.bfloat16)
-    alone: Tensors = {}
-    for i, (q, k, v, dout) in whole.items():
-        case = ((0, len(q)), (0, len(q)), True, HEAD_DIM**-0.5)
-        out, lse = kernel.forward(q, k, v, *case)
-        alone[i] = (out, *kernel.backward(dout, q, k, v, out, lse, *case))
-
-    def squared_errors(rank: int) -> list[list[float]]:
-        *qkv, dout = shares(placed, rank, whole)
-        leaves = [x.requires_grad_() for x in qkv]
-        out = nested_attention(*leaves, rank_layout(placed, 0, rank), WorldGroups(4), kernel)
-        nested = (out.detach(), *torch.autograd.grad(out, leaves, dout))
-        exact = shares(placed, rank, right)
-        return [
-            [float((x.double() - y).square().sum()) for x, y in zip(found, exact, strict=True)]
-            for found in (nested, shares(placed, rank, alone))
-        ]
-
-    nested, single = np.sum(run_ranks(squared_errors, 4), axis=0) ** 0.5
-    assert (nested <= 1.5 * single).all(), nested / single
-
-
 def second_stage(rank: int) -> list[float]:
     """Four ranks, two stages of two lanes; each stage runs its own pair."""
     placed = placed_sequences([*on(0, 1, 2, 33, 4), *on(0, 2, 1, 12)])
