@@ -28,6 +28,7 @@ from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.lowering import Steps
 
 TransportName = Literal["tagged", "ordered"]
+RingHops = Literal["batched", "single"]
 
 MAX_TIMEOUT_S = 1e6
 """Far beyond any step, far below what gloo's milliseconds can hold."""
@@ -38,7 +39,8 @@ class Job:
     """Everything the workers of a run need to know; `steps` by the number of the batch.
 
     `transport`: how messages between stages are told apart (`hydraplan.executor.transport`).
-    `debug_messages`: each is checked by a header before it.
+    `debug_messages`: each is checked by a header before it. `ring_hops`: whether one call posts
+    both messages of a hop.
     """
 
     header: PlanHeader
@@ -52,6 +54,7 @@ class Job:
     timeout_s: float
     transport: TransportName = "tagged"
     debug_messages: bool = False
+    ring_hops: RingHops = "batched"
 
 
 def prepare(
@@ -64,6 +67,7 @@ def prepare(
     timeout_s: float,
     transport: TransportName = "tagged",
     debug_messages: bool = False,
+    ring_hops: RingHops = "batched",
 ) -> Job:
     """Open a plan and check everything about the named batches that can be checked.
 
@@ -107,4 +111,5 @@ def prepare(
         timeout_s=timeout_s,
         transport=transport,
         debug_messages=debug_messages,
+        ring_hops=ring_hops,
     )

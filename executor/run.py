@@ -18,10 +18,10 @@ import torch.distributed as dist
 from hydraplan.errors import InputError, RunFailed, StalePlan
 from hydraplan.executor.data import count_labels, load_slot
 from hydraplan.executor.folder import run_folder
-from hydraplan.executor.groups import World, create_groups, inner_ranges
+from hydraplan.executor.groups import World, create_groups, inner_ranges, warm_up
 from hydraplan.executor.launch import run_workers
 from hydraplan.executor.optimizer import clip_gradients, sharded_adamw, update
-from hydraplan.executor.prepare import Job, TransportName, prepare
+from hydraplan.executor.prepare import Job, RingHops, TransportName, prepare
 from hydraplan.executor.record import Measured, collect
 from hydraplan.executor.stage import build_stage
 from hydraplan.executor.step import Worker, run_batch
@@ -64,6 +64,7 @@ def execute(
     timeout_s: float,
     transport: TransportName = "tagged",
     debug_messages: bool = False,
+    ring_hops: RingHops = "batched",
 ) -> Run | None:
     """Train `steps` steps (default: every batch once) and return the run.
 
@@ -91,6 +92,7 @@ def execute(
         timeout_s=timeout_s,
         transport=transport,
         debug_messages=debug_messages,
+        ring_hops=ring_hops,
     )
     header = RunHeader(
         tool_version=__version__,
@@ -120,8 +122,14 @@ def set_up(world: World, job: Job, run: RunHeader | None = None) -> Worker:
     """Check that all workers were asked for the same run, create groups and weights."""
     agree(world, _asked(job, run))
     placed = [batch.sequences.placed() for batch in job.batches]
-    ordered = job.transport == "ordered"
-    groups = create_groups(world, inner_ranges(placed), job.timeout_s, ordered=ordered)
+    groups = create_groups(
+        world,
+        inner_ranges(placed, job.header.options.max_groups),
+        job.timeout_s,
+        ordered=job.transport == "ordered",
+        batched_hops=job.ring_hops == "batched",
+    )
+    warm_up(groups, DEVICE)
     compute = getattr(torch, job.dtype)
     header, route = job.header, job.header.cost_model().route
     stage = build_stage(header.model, header.layers, route, world.stage, job.seed, compute, DEVICE)
@@ -212,7 +220,7 @@ def _asked(job: Job, header: RunHeader | None) -> dict[str, object]:
         "dtype": job.dtype,
         "data": job.data,
         "timeout": job.timeout_s,
-        "transport": (job.transport, job.debug_messages),
+        "transport": (job.transport, job.debug_messages, job.ring_hops),
     }
     if header is not None:
         asked |= {

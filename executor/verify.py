@@ -28,7 +28,7 @@ from hydraplan.executor.decoder import (
 )
 from hydraplan.executor.groups import World
 from hydraplan.executor.launch import run_workers, under_torchrun
-from hydraplan.executor.prepare import Job, TransportName, prepare
+from hydraplan.executor.prepare import Job, RingHops, TransportName, prepare
 from hydraplan.executor.run import run_step, set_up
 from hydraplan.files.memoryfile import Peaks
 from hydraplan.kernels.reference import reference_attention
@@ -93,6 +93,7 @@ def verify(
     timeout_s: float,
     transport: TransportName = "tagged",
     debug_messages: bool = False,
+    ring_hops: RingHops = "batched",
 ) -> Verdict:
     """Run one batch of a plan on its workers and compare with the reference.
 
@@ -110,6 +111,7 @@ def verify(
         timeout_s=timeout_s,
         transport=transport,
         debug_messages=debug_messages,
+        ring_hops=ring_hops,
     )
     loss, held, gradients = planned_gradients(job)
     planned = job.batches[0]

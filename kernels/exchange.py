@@ -11,6 +11,7 @@ Kept for the process and not for a call, since autograd calls the kernels again 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
@@ -33,32 +34,81 @@ def totals() -> Exchanged:
     return replace(_TOTALS)
 
 
+class Peers(NamedTuple):
+    """An inner group: world ranks of its members, `own` place among them, the group if it has one.
+
+    Without a group of its own its messages go through the world group under `tag`.
+    """
+
+    ranks: tuple[int, ...]
+    own: int
+    group: dist.ProcessGroup | None
+    tag: int
+
+
+class Neighbours(NamedTuple):
+    """World ranks of the next and the previous lane of a ring; how messages to them are posted.
+
+    `order` of the bucket. `batched`: one call posts what is sent and received. Else even ring
+    indices, `sends_first`, post what they send before what they receive and odd ones after it,
+    so that a ring moves on even where a lane's messages wait for each other.
+    """
+
+    next_rank: int
+    previous_rank: int
+    order: int
+    batched: bool
+    sends_first: bool
+
+
 def all_to_all(
     received: Tensor,
     send: Tensor,
     receive_rows: Sequence[int],
     send_rows: Sequence[int],
-    group: dist.ProcessGroup,
+    peers: Peers,
 ) -> None:
     """Trade rows (the first axis) with the lanes of a group; rows of each, in group order."""
-    leaving = sum(send_rows) - send_rows[dist.get_rank(group)]
+    leaving = sum(send_rows) - send_rows[peers.own]
     _TOTALS.all_to_all_bytes += leaving * send[:1].nelement() * send.element_size()
     began_s = _waited_s()
-    dist.all_to_all_single(received, send, list(receive_rows), list(send_rows), group=group)
+    rows = list(receive_rows), list(send_rows)
+    if peers.group is not None:
+        dist.all_to_all_single(received, send, *rows, group=peers.group)
+    else:
+        _trade(received.split(rows[0]), send.split(rows[1]), peers)
     _TOTALS.wait_s += max(0.0, _waited_s() - began_s)
 
 
-def post(
-    send: Tensor, receive: Tensor, next_rank: int, previous_rank: int, tag: int
-) -> list[dist.Work]:
+def _trade(received: Sequence[Tensor], send: Sequence[Tensor], peers: Peers) -> None:
+    """An all-to-all of messages in the world group."""
+    ops = []
+    for i, rank in enumerate(peers.ranks):
+        if i != peers.own:
+            ops += _sides(send[i], received[i], rank, rank, peers.tag)
+    received[peers.own].copy_(send[peers.own])
+    for work in dist.batch_isend_irecv(ops) if ops else []:
+        work.wait()
+
+
+def post(send: Tensor, receive: Tensor, lanes: Neighbours, tag: int) -> list[dist.Work]:
     """Start to send to one lane of a ring and to receive from another; nothing where empty."""
+    _TOTALS.ring_bytes += send.nbytes
+    ops = _sides(send, receive, lanes.next_rank, lanes.previous_rank, tag)
+    if lanes.batched:
+        return list(dist.batch_isend_irecv(ops)) if ops else []
+    works = (op.op(op.tensor, op.peer, tag=tag) for op in (ops if lanes.sends_first else ops[::-1]))
+    return [work for work in works if work is not None]
+
+
+def _sides(send: Tensor, receive: Tensor, target: int, source: int, tag: int) -> list[dist.P2POp]:
+    """What is sent, then what is received, each only if there is any."""
     ops = []
     if send.numel():
-        _TOTALS.ring_bytes += send.nbytes
-        ops.append(dist.P2POp(dist.isend, send, next_rank, tag=tag))
+        ops.append(dist.P2POp(dist.isend, send, target, tag=tag))
     if receive.numel():
-        ops.append(dist.P2POp(dist.irecv, receive, previous_rank, tag=tag))
-    return list(dist.batch_isend_irecv(ops)) if ops else []
+        ops.append(dist.P2POp(dist.irecv, receive, source, tag=tag))
+    return ops
 
 
 def wait(works: Sequence[dist.Work]) -> None:

@@ -28,9 +28,10 @@ from torch.autograd.function import once_differentiable
 from hydraplan.errors import InputError, RunFailed
 from hydraplan.heads import Heads, HeadSplit, check_groups, even_split
 from hydraplan.kernels.attention import AttentionKernel
+from hydraplan.kernels.exchange import Neighbours, Peers
 from hydraplan.kernels.head_runs import by_runs
 from hydraplan.kernels.packing import Bucket, RankLayout
-from hydraplan.kernels.ring import Neighbours, check_ring, ring_backward, ring_forward
+from hydraplan.kernels.ring import INNER, check_ring, ring_backward, ring_forward, tag
 from hydraplan.kernels.rows import permute, put, take
 from hydraplan.kernels.ulysses import heads_to_rows, rows_to_heads
 
@@ -38,8 +39,12 @@ from hydraplan.kernels.ulysses import heads_to_rows, rows_to_heads
 class Groups(Protocol):
     """Where the lanes of my stage are found."""
 
-    def inner(self, first_lane: int, size: int) -> dist.ProcessGroup:
-        """Group of `size` lanes of my stage from `first_lane` on."""
+    @property
+    def batched_hops(self) -> bool:
+        """Whether one call posts both messages of a ring hop."""
+
+    def inner(self, first_lane: int, size: int) -> dist.ProcessGroup | None:
+        """Group of `size` lanes of my stage from `first_lane` on, None if it was not created."""
 
     def world_rank(self, lane: int) -> int:
         """Global rank of a lane of my stage."""
@@ -165,8 +170,8 @@ class _Member:
         bucket = self.bucket
         if bucket.ulysses_size == 1:
             return list(parts)
-        heads, peer_rows = self._heads[: len(parts)], bucket.peer_rows
-        received = rows_to_heads(parts, heads, peer_rows, bucket.inner, self._inner_group)
+        heads = self._heads[: len(parts)]
+        received = rows_to_heads(parts, heads, bucket.peer_rows, self._peers)
         return [permute(part, bucket.to_shard) for part in received]
 
     def to_rows(self, parts: Sequence[Tensor]) -> list[Tensor]:
@@ -176,8 +181,7 @@ class _Member:
             return list(parts)
         ready = [permute(part, bucket.to_peers) for part in parts]
         heads, num_heads = self._heads[: len(parts)], self.num_heads[: len(parts)]
-        group = self._inner_group
-        return heads_to_rows(ready, heads, num_heads, bucket.peer_rows, bucket.inner, group)
+        return heads_to_rows(ready, heads, num_heads, bucket.peer_rows, self._peers)
 
     @property
     def _heads(self) -> list[tuple[Heads, ...]]:
@@ -186,10 +190,14 @@ class _Member:
         return [q_heads, kv_heads, kv_heads]
 
     @property
-    def _inner_group(self) -> dist.ProcessGroup:
+    def _peers(self) -> Peers:
+        """The inner group of this lane."""
         assert self.groups is not None
-        first = self.bucket.first_rank + self.bucket.ring * self.bucket.ulysses_size
-        return self.groups.inner(first, self.bucket.ulysses_size)
+        bucket, size = self.bucket, self.bucket.ulysses_size
+        first = bucket.first_rank + bucket.ring * size
+        ranks = tuple(self.groups.world_rank(first + i) for i in range(size))
+        group = self.groups.inner(first, size)
+        return Peers(ranks, bucket.inner, group, tag(INNER, bucket.order, 0))
 
     @property
     def neighbours(self) -> Neighbours | None:
@@ -205,7 +213,8 @@ class _Member:
             )
             for hop in (1, -1)
         )
-        return Neighbours(following, previous, bucket.order)
+        batched, sends_first = self.groups.batched_hops, bucket.ring % 2 == 0
+        return Neighbours(following, previous, bucket.order, batched, sends_first)
 
 
 @contextmanager

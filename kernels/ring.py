@@ -14,34 +14,24 @@ Source: Ring Attention and its zigzag order are standard in the field; sending i
 group, uneven hops and the tags are our choice.
 """
 
-from typing import NamedTuple
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from hydraplan.errors import InputError
 from hydraplan.kernels.attention import AttentionKernel
-from hydraplan.kernels.exchange import post, wait
+from hydraplan.kernels.exchange import Neighbours, post, wait
 from hydraplan.kernels.merge import accumulator_dtype, merge
 from hydraplan.kernels.packing import RingStep
 from hydraplan.kernels.rows import add, put, take
 
-FORWARD_KV, BACKWARD_KV, BACKWARD_GRADIENT = 0, 1, 2
+FORWARD_KV, BACKWARD_KV, BACKWARD_GRADIENT, INNER = 0, 1, 2, 3
 """What a message carries."""
 
 TAG_LIMIT = 2**20
 """Tags of rings lie below; those of pipeline messages start here."""
 
 MAX_RING_SIZE = 1_024
-
-
-class Neighbours(NamedTuple):
-    """World ranks of the next and the previous lane of the ring; `order` of the bucket."""
-
-    next_rank: int
-    previous_rank: int
-    order: int
 
 
 def tag(carries: int, order: int, hop: int) -> int:
@@ -144,7 +134,7 @@ def ring_backward(
         leaving, rows = dkv_S2GD, steps[(hop + 1) % len(steps)].shard_rows
         dkv_S2GD = leaving.new_empty((rows, *leaving.shape[1:]))
         message = tag(BACKWARD_GRADIENT, lanes.order, hop)
-        gradient_works = post(leaving, dkv_S2GD, *lanes[:2], message)
+        gradient_works = post(leaving, dkv_S2GD, lanes, message)
         wait(works)
         kv_S2GD = coming
     wait(gradient_works)
@@ -159,4 +149,4 @@ def _next_keys(
     if hop + 1 == len(steps):
         return kv_S2GD, []
     coming = kv_S2GD.new_empty((steps[hop + 1].shard_rows, *kv_S2GD.shape[1:]))
-    return coming, post(kv_S2GD, coming, *lanes[:2], tag(carries, lanes.order, hop))
+    return coming, post(kv_S2GD, coming, lanes, tag(carries, lanes.order, hop))

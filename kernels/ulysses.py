@@ -15,11 +15,10 @@ practice; fusing, uneven heads and uneven rows are our choice.
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from hydraplan.heads import Heads
-from hydraplan.kernels.exchange import all_to_all
+from hydraplan.kernels.exchange import Peers, all_to_all
 from hydraplan.kernels.merge import accumulator_dtype
 
 
@@ -27,12 +26,11 @@ def rows_to_heads(
     parts_THD: Sequence[Tensor],
     heads: Sequence[Sequence[Heads]],
     peer_rows: Sequence[int],
-    own: int,
-    group: dist.ProcessGroup,
+    peers: Peers,
 ) -> list[Tensor]:
     """Trade rows for heads: each (T, H, D) becomes (N, h, D), rows peer-major.
 
-    `heads[i][peer]`: the heads of tensor i that a peer holds. `own`: this lane in the group.
+    `heads[i][peer]`: the heads of tensor i that a peer holds.
     """
     rows, _, width = parts_THD[0].shape
     widths = _widths(heads)
@@ -41,10 +39,10 @@ def rows_to_heads(
     for peer, places in enumerate(_slots(send, rows, width, heads)):
         for place, part, held in zip(places, parts_THD, heads, strict=True):
             place.copy_(part[:, _columns(held[peer])])
-    received = send.new_empty((sum(peer_rows), widths[own], width))
-    back = [n * widths[own] * width for n in peer_rows]
-    all_to_all(received.view(-1), send, back, sizes, group)
-    return list(received.split([len(held[own]) for held in heads], dim=1))
+    received = send.new_empty((sum(peer_rows), widths[peers.own], width))
+    back = [n * widths[peers.own] * width for n in peer_rows]
+    all_to_all(received.view(-1), send, back, sizes, peers)
+    return list(received.split([len(held[peers.own]) for held in heads], dim=1))
 
 
 def heads_to_rows(
@@ -52,20 +50,19 @@ def heads_to_rows(
     heads: Sequence[Sequence[Heads]],
     num_heads: Sequence[int],
     peer_rows: Sequence[int],
-    own: int,
-    group: dist.ProcessGroup,
+    peers: Peers,
 ) -> list[Tensor]:
     """Trade heads for rows, the transpose of `rows_to_heads`: each (N, h, D) becomes (T, H, D).
 
     `num_heads` are the heads of each whole tensor. What peers hold of one replicated head is
     summed, in the accumulator type.
     """
-    rows, width, widths = peer_rows[own], parts_NHD[0].shape[2], _widths(heads)
+    rows, width, widths = peer_rows[peers.own], parts_NHD[0].shape[2], _widths(heads)
     send = torch.cat(list(parts_NHD), dim=1).view(-1)
     sizes = [rows * n * width for n in widths]
     received = send.new_empty(sum(sizes))
-    there = [n * widths[own] * width for n in peer_rows]
-    all_to_all(received, send, sizes, there, group)
+    there = [n * widths[peers.own] * width for n in peer_rows]
+    all_to_all(received, send, sizes, there, peers)
     pieces = zip(*_slots(received, rows, width, heads), strict=True)
     return [_join(*whole) for whole in zip(pieces, heads, num_heads, strict=True)]
 

@@ -18,10 +18,15 @@ from hydraplan.model import Sequences
 
 @dataclass
 class WorldGroups:
-    """Lane i of the stage is world rank i + `offset`; all groups are made, in one order."""
+    """Lane i of the stage is world rank i + `offset`; all groups are made, in one order.
+
+    They are only handed out if `grouped`.
+    """
 
     size: int
     offset: int = 0
+    batched_hops: bool = True
+    grouped: bool = True
 
     def __post_init__(self) -> None:
         self.made = {
@@ -30,8 +35,8 @@ class WorldGroups:
             for first in range(self.size - width + 1)
         }
 
-    def inner(self, first_lane: int, size: int) -> dist.ProcessGroup:
-        return self.made[first_lane, size]
+    def inner(self, first_lane: int, size: int) -> dist.ProcessGroup | None:
+        return self.made[first_lane, size] if self.grouped else None
 
     def world_rank(self, lane: int) -> int:
         return lane + self.offset
@@ -79,21 +84,22 @@ def shares(placed: Sequences, lane: int, whole: Tensors) -> list[Tensor]:
 
 @contextmanager
 def sent_here() -> Iterator[list[int]]:
-    """Bytes of every message this rank gives to another, as they are posted."""
+    """Bytes of every message this rank gives to another, as they are made."""
     sizes: list[int] = []
-    all_to_all, batch = dist.all_to_all_single, dist.batch_isend_irecv
+    all_to_all, message = dist.all_to_all_single, dist.P2POp
 
     def counting_all_to_all(output, given, output_rows, input_rows, group):
         own = input_rows[dist.get_rank(group)]
         sizes.append((len(given) - own) * given[:1].numel() * given.element_size())
         return all_to_all(output, given, output_rows, input_rows, group=group)
 
-    def counting_batch(ops):
-        sizes.extend(op.tensor.nbytes for op in ops if op.op is dist.isend)
-        return batch(ops)
+    def counting_message(op, tensor, peer, tag):
+        if op is dist.isend:
+            sizes.append(tensor.nbytes)
+        return message(op, tensor, peer, tag=tag)
 
-    dist.all_to_all_single, dist.batch_isend_irecv = counting_all_to_all, counting_batch
+    dist.all_to_all_single, dist.P2POp = counting_all_to_all, counting_message
     try:
         yield sizes
     finally:
-        dist.all_to_all_single, dist.batch_isend_irecv = all_to_all, batch
+        dist.all_to_all_single, dist.P2POp = all_to_all, message

@@ -17,6 +17,7 @@ REAL_ONLY = (
     "--timeout",
     "--transport",
     "--debug-messages",
+    "--ring-hops",
 )
 TRIALS, MAX_TRIALS = 200, 100_000
 """Trials with noise if none are asked for, and at most; an interval at the most is 1/300 as wide as
@@ -34,6 +35,13 @@ Transport = Annotated[
     typer.Option(
         "--transport",
         help="Messages between stages: told apart by tags, or in order as NCCL takes them.",
+    ),
+]
+RingHops = Annotated[
+    Literal["batched", "single"],
+    typer.Option(
+        "--ring-hops",
+        help="Post what a ring hop sends and receives by one call, or by two.",
     ),
 ]
 DebugMessages = Annotated[
@@ -99,6 +107,7 @@ def execute(
     ] = None,
     transport: Transport = "tagged",
     debug_messages: DebugMessages = False,
+    ring_hops: RingHops = "batched",
     json: o.Json = False,
 ) -> None:
     """Train with a plan on pp x ranks local processes, or as one worker under torchrun.
@@ -158,6 +167,7 @@ def execute(
             timeout_s=TIMEOUT_S if timeout is None else timeout,
             transport=transport,
             debug_messages=debug_messages,
+            ring_hops=ring_hops,
         )
     if run is None:
         return

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from hydraplan.cli import options as o
-from hydraplan.cli.execute import Data, DebugMessages, Timeout, Transport
+from hydraplan.cli.execute import Data, DebugMessages, RingHops, Timeout, Transport
 
 
 def verify(
@@ -19,6 +19,7 @@ def verify(
     timeout: Timeout = 120.0,
     transport: Transport = "tagged",
     debug_messages: DebugMessages = False,
+    ring_hops: RingHops = "batched",
     json: o.Json = False,
 ) -> None:
     """Compare loss and gradients of a planned batch with one float64 process.
@@ -42,6 +43,7 @@ def verify(
         timeout_s=timeout,
         transport=transport,
         debug_messages=debug_messages,
+        ring_hops=ring_hops,
     )
     if json:
         console.emit_json(verdict.as_dict())

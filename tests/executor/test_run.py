@@ -279,7 +279,7 @@ def plan_with(pipeline, folder):
 def test_a_step_without_tags_and_with_checked_messages_has_the_right_gradients(
     pipeline, tmp_path, capfd
 ):
-    options = ["--transport", "ordered", "--debug-messages", "--json"]
+    options = ["--transport", "ordered", "--debug-messages", "--ring-hops", "single", "--json"]
     assert command(["verify", str(plan_with(pipeline, tmp_path)), *options]) == 0
     assert json.loads(capfd.readouterr().out)["max_gradient_error"] <= 1e-10
 
@@ -389,6 +389,7 @@ def test_workers_that_were_asked_for_different_runs_refuse_and_say_what_differs(
         ["--timeout", "9"],
         ["--transport", "ordered"],
         ["--debug-messages"],
+        ["--ring-hops", "single"],
     ],
 )
 def test_options_of_real_runs_are_refused_in_a_simulated_one(plan, option, capsys):

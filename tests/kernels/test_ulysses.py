@@ -3,6 +3,7 @@ import torch
 import torch.distributed as dist
 
 from hydraplan.heads import Heads
+from hydraplan.kernels.exchange import Peers
 from hydraplan.kernels.ulysses import heads_to_rows, rows_to_heads
 from tests.processes import run_ranks
 
@@ -24,10 +25,11 @@ def part(rank: int, rows: int, heads: int, seed: int) -> torch.Tensor:
 
 def delivered(rank: int) -> None:
     mine = [part(rank, ROWS[rank], heads, heads) for heads in HEADS]
-    found = rows_to_heads(mine, HELD, ROWS, rank, dist.group.WORLD)
-    for heads, held, got in zip(HEADS, HELD, found, strict=True):
-        whole = torch.cat([part(peer, ROWS[peer], heads, heads) for peer in range(4)])
-        assert torch.equal(got, whole[:, list(held[rank])])
+    for group in (dist.group.WORLD, None):
+        found = rows_to_heads(mine, HELD, ROWS, Peers((0, 1, 2, 3), rank, group, 7))
+        for heads, held, got in zip(HEADS, HELD, found, strict=True):
+            whole = torch.cat([part(peer, ROWS[peer], heads, heads) for peer in range(4)])
+            assert torch.equal(got, whole[:, list(held[rank])])
 
 
 @pytest.mark.dist
@@ -39,8 +41,9 @@ def products(rank: int) -> list[float]:
     """<A x, y> and <x, A^T y> of this rank, A from rows to heads."""
     x = [part(rank, ROWS[rank], heads, 10 + heads) for heads in HEADS]
     y = [part(rank, sum(ROWS), len(held[rank]), 20 + i) for i, held in enumerate(HELD)]
-    there = rows_to_heads(x, HELD, ROWS, rank, dist.group.WORLD)
-    back = heads_to_rows(y, HELD, HEADS, ROWS, rank, dist.group.WORLD)
+    group = dist.group.WORLD
+    there = rows_to_heads(x, HELD, ROWS, Peers((0, 1, 2, 3), rank, group, 7))
+    back = heads_to_rows(y, HELD, HEADS, ROWS, Peers((0, 1, 2, 3), rank, group, 7))
     assert [b.shape for b in back] == [a.shape for a in x]
     return [
         sum(float((a * b).sum()) for a, b in zip(left, right, strict=True))
