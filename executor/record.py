@@ -10,15 +10,24 @@ from hydraplan.errors import RunFailed
 from hydraplan.executor.groups import World
 from hydraplan.executor.step import StepResult
 from hydraplan.executor.transport import reason
-from hydraplan.model import FloatArray, Schedule, Timeline
+from hydraplan.model import FloatArray, IntArray, Schedule, Timeline, Waits
+
+OP_FIGURES = 5
+"""Seconds measured of every op: start, end, busy, group wait, transfer."""
 
 
 class Measured(NamedTuple):
-    """Op times and loss of a batch, and the most tokens each rank held, (stages, lanes)."""
+    """What all workers measured of a batch.
+
+    `peak_live_tokens`: most tokens each rank held, shape (stages, lanes). `sent_bytes` in messages,
+    inside groups and to sum gradients, shape (3, stages, lanes).
+    """
 
     timeline: Timeline
+    waits: Waits
     loss: float
     peak_live_tokens: FloatArray
+    sent_bytes: IntArray
 
 
 def collect(world: World, schedule: Schedule, mine: StepResult) -> Measured | None:
@@ -27,10 +36,11 @@ def collect(world: World, schedule: Schedule, mine: StepResult) -> Measured | No
     The loss adds up in rank order, so it is the same bits on every run. `grad_sync_s` is
     exposed: from the end of a stage's latest lane to the end of its latest all-reduce.
     """
-    most = max(len(ops) for ops in schedule)
-    packet = np.zeros((most + 1, 3))
-    packet[: len(mine.op_s)] = mine.op_s
-    packet[most] = mine.sync_end_s, mine.loss, mine.peak_live_tokens
+    rest = np.array([mine.sync_end_s, mine.loss, mine.peak_live_tokens, *mine.sent_bytes])
+    most = max(len(ops) for ops in schedule) * OP_FIGURES
+    packet = np.zeros(most + len(rest))
+    packet[: mine.op_s.size] = mine.op_s.ravel()
+    packet[most:] = rest
     sent = torch.from_numpy(packet)
     received = [torch.empty_like(sent) for _ in range(world.pp * world.ranks)]
     try:
@@ -39,13 +49,19 @@ def collect(world: World, schedule: Schedule, mine: StepResult) -> Measured | No
         raise RunFailed(f"end of the step: {reason(error)}") from error
     if world.rank != 0:
         return None
-    packets = torch.stack(received).numpy().reshape(world.pp, world.ranks, most + 1, 3)
-    start, end, busy = (
-        tuple(packets[s, :, : len(ops), i].T.copy() for s, ops in enumerate(schedule))
-        for i in range(3)
+    packets = torch.stack(received).numpy().reshape(world.pp, world.ranks, -1)
+    ops_s = packets[..., :most].reshape(world.pp, world.ranks, -1, OP_FIGURES)
+    start, end, busy, group, transfer = (
+        tuple(ops_s[s, :, : len(ops), i].T.copy() for s, ops in enumerate(schedule))
+        for i in range(OP_FIGURES)
     )
+    sync_end_s, loss, peak, *sent_bytes = np.moveaxis(packets[..., most:], -1, 0)
     latest = np.array([e.max() for e in end])
-    sync_end_s, loss, peak = np.moveaxis(packets[:, :, most], -1, 0)
     sync_s = np.maximum(0.0, sync_end_s.max(axis=1) - latest)
-    timeline = Timeline(schedule, start, end, busy, sync_s)
-    return Measured(timeline, float(sum(loss.ravel().tolist())), peak)
+    return Measured(
+        timeline=Timeline(schedule, start, end, busy, sync_s),
+        waits=Waits(group, transfer),
+        loss=float(sum(loss.ravel().tolist())),
+        peak_live_tokens=peak,
+        sent_bytes=np.array(sent_bytes).astype(np.int64),
+    )

@@ -21,11 +21,14 @@ from hydraplan.executor.folder import run_folder
 from hydraplan.executor.groups import World, create_groups, inner_ranges, warm_up
 from hydraplan.executor.launch import run_workers
 from hydraplan.executor.optimizer import clip_gradients, sharded_adamw, update
+from hydraplan.executor.predicted import Predicted, predict
 from hydraplan.executor.prepare import Job, RingHops, TransportName, prepare
 from hydraplan.executor.record import Measured, collect
+from hydraplan.executor.same_step import check_same_step
 from hydraplan.executor.stage import build_stage
 from hydraplan.executor.step import Worker, run_batch
 from hydraplan.files.memoryfile import Peaks
+from hydraplan.files.opsfile import StepOps
 from hydraplan.files.parquet import refuse_existing
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
@@ -37,10 +40,10 @@ from hydraplan.files.runfile import (
     our_files,
     recorder,
 )
+from hydraplan.files.trafficfile import Traffic
 from hydraplan.kernels.attention import choose_kernel
 from hydraplan.kernels.packing import rank_layout
-from hydraplan.metrics import planned_live_peaks
-from hydraplan.model import BatchPlan, FloatArray
+from hydraplan.model import BatchPlan
 from hydraplan.version import __version__
 from hydraplan.views.console import note
 
@@ -148,6 +151,7 @@ def run_step(worker: Worker, job: Job, batch: BatchPlan) -> Measured | None:
         load_slot(rank_layout(placed, m, world.lane), placed, job.tokens, worker.device)
         for m in range(batch.num_microbatches)
     ]
+    check_same_step(world, batch, [slot.layout for slot in slots])
     valid_tokens = count_labels(placed, batch.batch)
     result = run_batch(worker, job.steps[batch.batch][world.stage], slots, valid_tokens)
     return collect(world, batch.schedule, result)
@@ -159,11 +163,11 @@ def _train(world: World, job: Job, header: RunHeader, folder: Path) -> None:
     assert header.clip_grad is not None
     weights, groups = worker.stage.weights, worker.groups
     optimizer = sharded_adamw(weights, groups, header.learning_rate)
-    predicted: dict[int, FloatArray] = {}
+    predicted: dict[int, Predicted] = {}
     with ExitStack() as stack:
         if world.rank == 0:
             cost = job.header.cost_model()
-            predicted = {batch.batch: planned_live_peaks(cost, batch) for batch in job.batches}
+            predicted = {batch.batch: predict(cost, batch) for batch in job.batches}
             with _signals_put_off():
                 create_run(folder, header)
             record = stack.enter_context(recorder(folder))
@@ -184,9 +188,9 @@ def _train(world: World, job: Job, header: RunHeader, folder: Path) -> None:
 
 
 def _finished(
-    step: int, batch: BatchPlan, measured: Measured, norm: float, predicted: FloatArray
+    step: int, batch: BatchPlan, measured: Measured, norm: float, predicted: Predicted
 ) -> Step:
-    timeline, loss, held = measured
+    loss = measured.loss
     for name, value in (("loss", loss), ("gradient norm", norm)):
         if not math.isfinite(value):
             raise RunFailed(
@@ -195,7 +199,10 @@ def _finished(
             )
     placed = batch.sequences.placed()
     tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
-    return Step(step, batch.batch, tokens, valid, loss, timeline, Peaks(held, predicted))
+    ops = StepOps(measured.timeline, measured.waits, predicted.timeline)
+    peaks = Peaks(measured.peak_live_tokens, predicted.live_peaks)
+    traffic = Traffic(measured.sent_bytes, predicted.sent_bytes)
+    return Step(step, batch.batch, tokens, valid, loss, ops, peaks, traffic)
 
 
 @contextmanager

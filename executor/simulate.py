@@ -8,8 +8,10 @@ time went. Nothing is trained, so there is no loss.
 from pathlib import Path
 
 from hydraplan.executor.folder import run_folder
+from hydraplan.executor.predicted import predict
 from hydraplan.executor.valid import read_valid_batch
 from hydraplan.files.memoryfile import Peaks
+from hydraplan.files.opsfile import StepOps, simulated_waits
 from hydraplan.files.parquet import refuse_existing
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
@@ -22,8 +24,8 @@ from hydraplan.files.runfile import (
     plan_digest,
     recorder,
 )
+from hydraplan.files.trafficfile import Traffic
 from hydraplan.files.trialsfile import Trials, write_trials
-from hydraplan.metrics import planned_live_peaks
 from hydraplan.model import BatchPlan, Timeline
 from hydraplan.planner.pipeline.noise import Noise, draw, shape_of
 from hydraplan.planner.pipeline.noisy_run import (
@@ -78,7 +80,7 @@ def simulate_run(
         pool_barrier=pool_barrier,
     )
     visited = [read_valid_batch(plan, i) for i in range(min(num_steps, plan.header.num_batches))]
-    peaks = {b.batch: Peaks(None, planned_live_peaks(cost, b)) for b in visited}
+    predicted = {b.batch: predict(cost, b) for b in visited}
     quiet: dict[int, tuple[Timeline, Trials]] = {}
     found = []
     with run_folder(output) as folder:
@@ -95,7 +97,10 @@ def simulate_run(
                     )
                 timeline, tried = quiet[batch.batch]
                 tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
-                record(Step(step, batch.batch, tokens, valid, None, timeline, peaks[batch.batch]))
+                planned = predicted[batch.batch]
+                ops = StepOps(timeline, simulated_waits(timeline), planned.timeline)
+                peaks, traffic = Peaks(None, planned.live_peaks), Traffic(None, planned.sent_bytes)
+                record(Step(step, batch.batch, tokens, valid, None, ops, peaks, traffic))
                 found.append(tried)
         write_trials(folder / "trials.parquet", header, found)
         return open_run(folder)

@@ -11,9 +11,11 @@ it is done.
 
 Measured times: start when an op's inputs are there, end when it is done, busy = CPU seconds
 of the worker's thread in between. What lies between end - start and busy is waiting: for
-members of its groups, or for a core where ranks share one. A GPU is waited for at both ends of
-an op, on the computing stream alone, so that no message on its way holds up the clock; busy is then
-all of end - start. Nothing else in a step waits for it. No step has run on one yet.
+members of its groups, which the exchanges of the kernels time, or for a core where ranks share
+one. What an op waits for before its start is transfer: messages that come, or that make room. A
+GPU is waited for at both ends of an op, on the computing stream alone, so that no message on its
+way holds up the clock; busy is then all of end - start. Nothing else in a step waits for it. No
+step has run on one yet.
 """
 
 import time
@@ -34,6 +36,7 @@ from hydraplan.executor.held import Held
 from hydraplan.executor.stage import Stage
 from hydraplan.executor.transport import Transport, reason
 from hydraplan.kernels.attention import AttentionKernel
+from hydraplan.kernels.exchange import totals
 from hydraplan.kernels.nested import nested_attention
 from hydraplan.model import FloatArray, Op
 from hydraplan.planner.pipeline.lowering import Message, Step, incoming, lane_steps, outgoing
@@ -60,15 +63,17 @@ class Worker:
 class StepResult:
     """One worker's share of a step.
 
-    `op_s`: start, end and busy seconds of every op, shape (ops, 3). `sync_end_s`: when its
-    gradients were summed. `loss`: its rows' part of the batch's loss (where the route ends
-    only). `peak_live_tokens`: most tokens whose activations it held at once.
+    `op_s`: start, end, busy, group wait and transfer seconds of every op, shape (ops, 5).
+    `sync_end_s`: when its gradients were summed. `loss`: its rows' part of the batch's loss (where
+    the route ends only). `peak_live_tokens`: most tokens whose activations it held at once.
+    `sent_bytes`: in messages between stages, inside groups, and to sum gradients.
     """
 
     op_s: FloatArray
     sync_end_s: float
     loss: float
     peak_live_tokens: float
+    sent_bytes: tuple[int, int, int]
 
 
 def run_batch(
@@ -98,12 +103,12 @@ def run_batch(
     )
     held = Held(rows, len(stage.chunks), input_gradient_frees(stage.model))
     batch = _Batch(worker, slots, valid_tokens, transport, held)
-    op_s: list[tuple[float, float, float]] = []
+    op_s: list[tuple[float, ...]] = []
+    before = totals()
     origin_s = _start_clock(worker.is_one_host)
     for step in steps:
         if step.op is not None:
-            start_s, end_s, busy_s = batch.run(step.op)
-            op_s.append((start_s - origin_s, end_s - origin_s, min(busy_s, end_s - start_s)))
+            op_s.append(batch.run(step.op, origin_s))
             batch.held.measure()
         elif step.kind == "send" and step.message is not None:
             transport.send(step.message, batch.handed.pop(step.message))
@@ -112,11 +117,14 @@ def run_batch(
     transport.finish()
     assert not batch.handed
     assert batch.held.tokens() == 0
-    _sum_gradients(stage.weights, worker.groups)
+    sync_bytes = _sum_gradients(stage.weights, worker.groups)
     _settle(worker.device)
     sync_end_s = time.perf_counter() - origin_s
     loss = _added(batch.losses, valid_tokens)
-    return StepResult(np.array(op_s), sync_end_s, loss, batch.held.peak_tokens)
+    after = totals()
+    group_bytes = after.sent_bytes - before.sent_bytes
+    sent_bytes = transport.sent_bytes, group_bytes, sync_bytes
+    return StepResult(np.array(op_s), sync_end_s, loss, batch.held.peak_tokens, sent_bytes)
 
 
 @dataclass(slots=True)
@@ -130,19 +138,25 @@ class _Batch:
     held: Held
     handed: dict[Message, Tensor] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
+    waited_s: float = 0.0
 
-    def run(self, op: Op) -> tuple[float, float, float]:
-        """Do one op; start, end and busy seconds."""
+    def run(self, op: Op, origin_s: float) -> tuple[float, ...]:
+        """Do one op; start, end, busy, group wait and transfer seconds."""
         world, route = self.worker.groups.world, self.worker.route
         try:
             needed = self._arrived(incoming(world.stage, op, route))
             _settle(self.worker.device)
+            transfer_s = self.transport.waited_s - self.waited_s
+            self.waited_s += transfer_s
             start_s, start_cpu_s = time.perf_counter(), time.thread_time()
+            group_s = totals().wait_s
             made = self._done(op, needed)
             _settle(self.worker.device)
             end_s, busy_s = time.perf_counter(), time.thread_time() - start_cpu_s
             if self.worker.device.type == "cuda":
                 busy_s = end_s - start_s
+            busy_s = min(busy_s, end_s - start_s)
+            group_s = min(totals().wait_s - group_s, end_s - start_s - busy_s)
         except (RuntimeError, RunFailed) as error:
             where = f", chunk {op.chunk}" if route.num_chunks > 1 else ""
             what = f"{op.kind} of microbatch {op.microbatch}{where}"
@@ -151,7 +165,7 @@ class _Batch:
         if message is not None and (message.is_local or self.slots[op.microbatch].rows):
             assert made is not None
             self.handed[message] = made
-        return start_s, end_s, busy_s
+        return start_s - origin_s, end_s - origin_s, busy_s, group_s, transfer_s
 
     def _arrived(self, message: Message | None) -> Tensor | None:
         """What an op waits for: activations before F, their gradient before B and BW."""
@@ -209,12 +223,13 @@ def _settle(device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-def _sum_gradients(weights: Weights, groups: Groups) -> None:
-    """Sum the gradients of all lanes of the stage, in one message."""
+def _sum_gradients(weights: Weights, groups: Groups) -> int:
+    """Sum the gradients of all lanes of the stage, in one message; bytes that a ring sends."""
     gradients = [w.grad for w in weights.values()]
     assert all(g is not None for g in gradients)
-    if groups.world.ranks == 1:
-        return
+    ranks = groups.world.ranks
+    if ranks == 1:
+        return 0
     flat = torch.cat([g.flatten() for g in gradients if g is not None])
     try:
         dist.all_reduce(flat, group=groups.pool)
@@ -224,6 +239,7 @@ def _sum_gradients(weights: Weights, groups: Groups) -> None:
     for weight in weights.values():
         weight.grad = flat[start : start + weight.numel()].view_as(weight)
         start += weight.numel()
+    return 2 * (ranks - 1) * flat.nbytes // ranks
 
 
 def _start_clock(is_one_host: bool) -> float:

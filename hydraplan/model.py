@@ -278,3 +278,15 @@ class Timeline:
     end_s: tuple[FloatArray, ...]
     busy_s: tuple[FloatArray, ...]
     grad_sync_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What held up every op of a timeline; one entry a stage, arrays (ops, lanes), seconds.
+
+    `group_s`: inside the op, for members of the rank's context-parallel groups. `transfer_s`:
+    between the op before it and its start, for messages between stages.
+    """
+
+    group_s: tuple[FloatArray, ...]
+    transfer_s: tuple[FloatArray, ...]

@@ -10,7 +10,8 @@ from hydraplan.config import ACCUMULATOR_BYTES
 from hydraplan.cost import CostModel
 from hydraplan.heads import HeadSplit, even_split
 from hydraplan.layout import rank_tokens
-from hydraplan.model import FloatArray, IntArray, Sequences
+from hydraplan.model import FloatArray, IntArray, Schedule, Sequences
+from hydraplan.route import NOWHERE, Route
 from hydraplan.topology import group_link, stage_link
 
 
@@ -75,6 +76,52 @@ def lane_bytes(cost: CostModel, placed: Sequences) -> IntArray:
             split = even_split(cost.num_heads, cost.num_kv_heads, u, r)
             sent[:, first : first + u * r] += member_bytes(length, split, *shape)
     return cost.tp * sent
+
+
+def rank_bytes(cost: CostModel, placed: Sequences, rows: IntArray, schedule: Schedule) -> IntArray:
+    """Bytes each rank sends in one step, (3, stages, lanes).
+
+    In messages between stages, inside context-parallel groups, and to sum gradients as a ring
+    does. `rows` of every slot, shape (lanes, microbatches).
+    """
+    width = cost.model.hidden_size * cost.element_bytes // cost.tp
+    sync = 2 * (cost.ranks - 1) * stage_parameters(cost) * ACCUMULATOR_BYTES[cost.model.dtype]
+    sent = np.zeros((3, cost.pp, cost.ranks), np.int64)
+    sent[0] = width * _departures(cost.route, schedule, rows.shape[1]) @ rows.T
+    for chunk, layers in enumerate(np.array(cost.layers, np.int64).T):
+        ran = [op.microbatch for op in schedule[0] if op.kind == "F" and op.chunk == chunk]
+        here = placed.take(np.flatnonzero(np.isin(placed.microbatch, ran)))
+        sent[1] += np.outer(layers, lane_bytes(cost, here).sum(axis=0))
+    sent[2] = (sync // cost.tp // cost.ranks)[:, None]
+    return sent
+
+
+def _departures(route: Route, schedule: Schedule, num_microbatches: int) -> IntArray:
+    """Messages of each microbatch that leave each stage, shape (stages, microbatches)."""
+    counts: IntArray = np.zeros((len(schedule), num_microbatches), np.int64)
+    for stage, ops in enumerate(schedule):
+        for kind, microbatch, chunk, _ in ops:
+            if kind != "W":
+                target = (route.after if kind == "F" else route.before)[stage, chunk]
+                counts[stage, microbatch] += target not in (NOWHERE, *_own(route, stage))
+    return counts
+
+
+def _own(route: Route, stage: int) -> range:
+    return range(stage * route.num_chunks, (stage + 1) * route.num_chunks)
+
+
+def stage_parameters(cost: CostModel) -> IntArray:
+    """Weights of every stage, norms, embedding and head included, shape (stages,)."""
+    model = cost.model
+    counts: IntArray = np.array(cost.layers, np.int64).sum(axis=1)
+    counts *= model.layer_parameters + 2 * model.hidden_size
+    begins, ends = cost.route.ends()
+    for stage, _ in begins:
+        counts[stage] += model.vocab_size * model.hidden_size
+    for stage, _ in ends:
+        counts[stage] += (model.vocab_size + 1) * model.hidden_size
+    return counts
 
 
 def boundary_s(cost: CostModel, rows: FloatArray) -> FloatArray:

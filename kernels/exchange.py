@@ -25,6 +25,11 @@ class Exchanged:
     all_to_all_bytes: int = 0
     wait_s: float = 0.0
 
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent to other lanes, in any way."""
+        return self.ring_bytes + self.all_to_all_bytes
+
 
 _TOTALS = Exchanged()
 

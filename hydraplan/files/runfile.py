@@ -1,4 +1,4 @@
-"""Run folder: steps, op times, memory and decisions as Parquet, kept whole after every step.
+"""Run folder: steps, op times, memory, traffic, decisions as Parquet, kept whole after each step.
 
 Steps are appended by writing the file anew beside itself and renaming it, steps last, so
 that whatever ends a run leaves only finished steps. A rewrite grows with the run, so in a long
@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import PositiveInt
@@ -23,27 +22,25 @@ from pydantic import PositiveInt
 from hydraplan.config import Config
 from hydraplan.errors import InputError
 from hydraplan.files.memoryfile import MEMORY_SCHEMA, Peaks, memory_table, peaks_of
+from hydraplan.files.opsfile import OPS_SCHEMA, StepOps, ops_table, read_ops
 from hydraplan.files.parquet import (
     beside,
-    column,
     open_parquet,
     read_footer,
     read_rows,
     with_footer,
 )
 from hydraplan.files.planfile import Plan, open_plan, read_batch
+from hydraplan.files.trafficfile import TRAFFIC_SCHEMA, Traffic, traffic_of, traffic_table
 from hydraplan.files.trialsfile import TRIALS_SCHEMA, Trials, read_trials
 from hydraplan.invariants import check_plan
 from hydraplan.metrics import shares
-from hydraplan.model import BatchPlan, Op, Timeline
+from hydraplan.model import BatchPlan, Timeline
 from hydraplan.planheader import PlanHeader
 
 RUN_SCHEMA_VERSION: Final = 1
 
 SHARES = ("busy", "pipeline_bubble", "dp_bubble", "group_wait", "grad_sync")
-
-SYNC = "sync"
-"""Name of the gradient sync among the ops; its microbatch and chunk are -1."""
 
 
 def _required(*fields: tuple[str, pa.DataType]) -> list[pa.Field]:
@@ -56,14 +53,6 @@ STEPS_SCHEMA = pa.schema(
         pa.field("loss", pa.float64()),
         *_required(*((n, pa.float64()) for n in ("iteration_s", *SHARES))),
     ]
-)
-OPS_SCHEMA = pa.schema(
-    _required(
-        *((name, pa.int64()) for name in ("step", "stage", "lane", "position")),
-        ("op", pa.string()),
-        *((name, pa.int64()) for name in ("microbatch", "chunk")),
-        *((name, pa.float64()) for name in ("start_s", "end_s", "busy_s", "waiting_s")),
-    )
 )
 DECISIONS_SCHEMA = pa.schema(
     _required(
@@ -79,6 +68,7 @@ RUN_FILES = {
     "steps.parquet": STEPS_SCHEMA,
     "ops.parquet": OPS_SCHEMA,
     "memory.parquet": MEMORY_SCHEMA,
+    "traffic.parquet": TRAFFIC_SCHEMA,
     "decisions.parquet": DECISIONS_SCHEMA,
     "trials.parquet": TRIALS_SCHEMA,
 }
@@ -120,7 +110,7 @@ class RunHeader(Config):
 class Step(NamedTuple):
     """What a finished step adds to a run; `loss` is None in a simulated one.
 
-    `peaks` of shape (stages, lanes).
+    `peaks` of shape (stages, lanes), `traffic` (3, stages, lanes).
     """
 
     step: int
@@ -128,20 +118,22 @@ class Step(NamedTuple):
     tokens: int
     valid_tokens: int
     loss: float | None
-    timeline: Timeline
+    ops: StepOps
     peaks: Peaks
+    traffic: Traffic
 
 
 class Run(NamedTuple):
     """An opened run folder, the rows of its steps, and the trials of a simulated one.
 
-    `peaks` of shape (steps, stages, lanes).
+    `peaks` of shape (steps, stages, lanes), `traffic` (steps, 3, stages, lanes).
     """
 
     path: Path
     header: RunHeader
     steps: list[dict[str, Any]]
     peaks: Peaks
+    traffic: Traffic
     trials: Trials | None = None
 
 
@@ -172,12 +164,14 @@ def append_steps(path: Path, steps: Sequence[Step]) -> None:
     """Add finished steps to a run folder."""
     rows = []
     for step in steps:
-        figures = shares(step.timeline)
+        figures = shares(step.ops.timeline)
         rows.append(step._asdict() | {name: figures[name] for name in ("iteration_s", *SHARES)})
-        del rows[-1]["timeline"], rows[-1]["peaks"]
+        del rows[-1]["ops"], rows[-1]["peaks"], rows[-1]["traffic"]
     held = pa.concat_tables([memory_table(step.step, step.peaks) for step in steps])
+    sent = pa.concat_tables([traffic_table(step.step, step.traffic) for step in steps])
     _append(path / "memory.parquet", held)
-    _append(path / "ops.parquet", _ops_table(steps))
+    _append(path / "traffic.parquet", sent)
+    _append(path / "ops.parquet", ops_table([(step.step, step.ops) for step in steps]))
     _append(path / "steps.parquet", pa.Table.from_pylist(rows, schema=STEPS_SCHEMA))
 
 
@@ -228,43 +222,28 @@ def open_run(path: Path) -> Run:
         counts = min(row["batch"], row["tokens"] - row["valid_tokens"], row["valid_tokens"])
         if row["step"] != i or not finite or counts < 0 or row["iteration_s"] <= 0:
             raise InputError(f"{steps_path}: row {i} is not what a finished step {i} leaves: {row}")
-    held, options = path / "memory.parquet", header.plan.options
-    peaks = peaks_of(
-        read_rows(open_parquet(held, MEMORY_SCHEMA), held),
-        *(len(steps), options.pp, options.ranks, str(held)),
+    held, sent = path / "memory.parquet", path / "traffic.parquet"
+    shape = len(steps), header.plan.options.pp, header.plan.options.ranks
+    rows_held, rows_sent = (
+        read_rows(open_parquet(file, RUN_FILES[file.name]), file) for file in (held, sent)
     )
-    return Run(path, header, steps, peaks, read_trials(path / "trials.parquet", header.trials))
+    peaks = peaks_of(rows_held, *shape, str(held))
+    traffic = traffic_of(rows_sent, *shape, str(sent))
+    trials = read_trials(path / "trials.parquet", header.trials)
+    return Run(path, header, steps, peaks, traffic, trials)
+
+
+def read_step_ops(run: Run, step: int) -> StepOps:
+    """Op times of one step, what held each op up, and what was predicted."""
+    if not 0 <= step < len(run.steps):
+        raise InputError(f"step {step} is not in {run.path}, it has {len(run.steps)} steps")
+    options = run.header.plan.options
+    return read_ops(run.path / "ops.parquet", step, options.pp, options.ranks)
 
 
 def read_timeline(run: Run, step: int) -> Timeline:
     """Op times of one step, as the figures take them."""
-    path = run.path / "ops.parquet"
-    table = read_rows(open_parquet(path, OPS_SCHEMA), path)
-    rows = np.flatnonzero(column(table, "step") == step)
-    if not len(rows):
-        raise InputError(f"step {step} is not in {run.path}, it has {len(run.steps)} steps")
-    table = table.take(pa.array(rows))
-    kinds = np.array(table.column("op").to_pylist())
-    columns = {name: column(table, name) for name in OPS_SCHEMA.names if name != "op"}
-    schedule, times, syncs = [], [], []
-    for stage in range(run.header.plan.options.pp):
-        here = columns["stage"] == stage
-        ops, sync = np.flatnonzero(here & (kinds != SYNC)), np.flatnonzero(here & (kinds == SYNC))
-        shape = (-1, run.header.plan.options.ranks)
-        ops = ops[np.lexsort((columns["lane"][ops], columns["position"][ops]))]
-        each = np.tile(np.arange(shape[1]), len(ops) // shape[1])
-        if not len(sync) or not len(ops) or not np.array_equal(columns["lane"][ops], each):
-            raise InputError(f"{path}: step {step}, stage {stage} lacks rows of some lane")
-        first = ops.reshape(shape)[:, 0]
-        schedule.append(
-            tuple(
-                Op(kinds[i], int(columns["microbatch"][i]), int(columns["chunk"][i])) for i in first
-            )
-        )
-        times.append([columns[n][ops].reshape(shape) for n in ("start_s", "end_s", "busy_s")])
-        syncs.append(float(columns["end_s"][sync].max() - columns["start_s"][sync].max()))
-    start, end, busy = (tuple(stage[i] for stage in times) for i in range(3))
-    return Timeline(tuple(schedule), start, end, busy, np.array(syncs))
+    return read_step_ops(run, step).timeline
 
 
 def plan_of(run: Run) -> Plan:
@@ -299,37 +278,3 @@ def _append(path: Path, rows: pa.Table) -> None:
         for batch in file.iter_batches(ROWS_OF_A_GROUP, use_threads=False):
             writer.write_batch(batch)
         writer.write_table(rows.cast(schema), row_group_size=ROWS_OF_A_GROUP)
-
-
-def _ops_table(steps: Sequence[Step]) -> pa.Table:
-    """A row per step, stage, position and lane, ascending; the gradient sync comes last."""
-    parts = [
-        _stage_columns(step.step, stage, step.timeline)
-        for step in steps
-        for stage in range(len(step.timeline.schedule))
-    ]
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in OPS_SCHEMA.names}
-    return pa.table(columns, schema=OPS_SCHEMA)
-
-
-def _stage_columns(step: int, stage: int, timeline: Timeline) -> dict[str, Any]:
-    ops, lanes = timeline.schedule[stage], timeline.start_s[stage].shape[1]
-    lane_end_s = timeline.end_s[stage].max(axis=0)
-    sync_end_s = np.full(lanes, lane_end_s.max() + timeline.grad_sync_s[stage])
-    start_s = np.append(timeline.start_s[stage], lane_end_s)
-    end_s = np.append(timeline.end_s[stage], sync_end_s)
-    busy_s = np.append(timeline.busy_s[stage], np.zeros(lanes))
-    position, lane = np.divmod(np.arange((len(ops) + 1) * lanes), lanes)
-    return {
-        "step": np.full(len(position), step),
-        "stage": np.full(len(position), stage),
-        "lane": lane,
-        "position": position,
-        "op": np.array([*(op.kind for op in ops), SYNC])[position],
-        "microbatch": np.array([*(op.microbatch for op in ops), -1])[position],
-        "chunk": np.array([*(op.chunk for op in ops), -1])[position],
-        "start_s": start_s,
-        "end_s": end_s,
-        "busy_s": busy_s,
-        "waiting_s": end_s - start_s - busy_s,
-    }

@@ -11,6 +11,7 @@ from hydraplan.files.trialsfile import Trials
 from hydraplan.model import FloatArray
 from hydraplan.views import console
 from hydraplan.views.memory_text import limit_text, peaks_json, print_peaks
+from hydraplan.views.traffic_text import print_traffic, traffic_json
 
 STUDENT_T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -39,6 +40,7 @@ def run_json(run: Run) -> dict[str, Any]:
         "iteration_s_ci95": confidence_95(seconds),
         "tokens_per_s": float(tokens.mean()) / mean_s if len(tokens) else math.nan,
         **peaks_json(run.peaks),
+        **traffic_json(run.traffic),
         "live_limit_tokens": run.header.plan.options.live_limit_tokens,
         "loss": [row["loss"] for row in run.steps if row["loss"] is not None],
         "corrections": 0,
@@ -147,6 +149,7 @@ def print_run(run: Run) -> None:
     if run.steps:
         console.emit()
         print_peaks(run.peaks, limit_text(run.header.plan.options))
+        print_traffic(run.traffic)
     if run.trials is None:
         return
     console.emit()

@@ -19,7 +19,7 @@ from hydraplan.executor import run as executor_run
 from hydraplan.executor.groups import World
 from hydraplan.executor.run import PUT_OFF, _signals_put_off, agree, execute
 from hydraplan.files.lengths import digest, read_lengths
-from hydraplan.files.runfile import open_run, read_timeline
+from hydraplan.files.runfile import open_run, read_step_ops, read_timeline
 from hydraplan.metrics import planned_live_peaks, shares
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from tests.builders import Place
@@ -76,13 +76,20 @@ def test_steps_walk_through_the_batches_begin_again_and_learn(plan, tmp_path):
         "cpu",
         "float32",
     )
-    timeline = read_timeline(kept, 1)
+    assert (kept.traffic.predicted[0].sum(axis=(1, 2)) > 0).all()
+    assert np.array_equal(kept.traffic.measured, kept.traffic.predicted)
+    timeline, waits, predicted = read_step_ops(kept, 1)
+    assert predicted.schedule == timeline.schedule
     assert [len(ops) for ops in timeline.schedule] == [2, 2]
     assert timeline.start_s[0].shape == (2, 2)
     for stage in range(2):
         spent = timeline.end_s[stage] - timeline.start_s[stage]
         assert (spent > 0).all()
         assert (timeline.busy_s[stage] <= spent).all()
+        assert (waits.group_s[stage] <= spent - timeline.busy_s[stage] + 1e-9).all()
+        assert (waits.group_s[stage] > 0).all()
+        assert (predicted.busy_s[stage] > 0).all()
+    assert (waits.transfer_s[0][1] > 0).all()  # the first stage waits for a gradient
     forward_end, backward_start = timeline.end_s[0][0], timeline.start_s[0][1]
     assert (timeline.start_s[1][0] >= forward_end).all()
     assert (backward_start >= timeline.end_s[1][1]).all()
@@ -105,6 +112,8 @@ def test_a_run_of_zb_v_learns_as_1f1b_does_and_its_record_holds_b_and_w_of_both_
     plain = train(write_test_plan(tmp_path / "x.plan", BATCHES, **options), steps=2)
     assert losses(run) == pytest.approx(losses(plain), rel=1e-6)
     assert run.peaks.differ() == []
+    for each in (run, plain):
+        assert np.array_equal(each.traffic.measured, each.traffic.predicted)
     assert run.peaks.measured[1].tolist() == [[10, 11]] * 2  # both chunks of the only microbatch
     assert plain.peaks.measured[1].tolist() == [[10, 11]] * 2
     timeline = read_timeline(run, 1)

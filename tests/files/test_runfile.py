@@ -6,6 +6,7 @@ import pytest
 from hydraplan.errors import InputError, RunFailed
 from hydraplan.files import runfile
 from hydraplan.files.memoryfile import Peaks
+from hydraplan.files.opsfile import StepOps
 from hydraplan.files.parquet import beside
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
@@ -16,16 +17,19 @@ from hydraplan.files.runfile import (
     open_run,
     our_files,
     plan_digest,
+    read_step_ops,
     read_timeline,
     recorder,
 )
-from hydraplan.model import Op, Timeline
+from hydraplan.files.trafficfile import Traffic
+from hydraplan.model import Op, Timeline, Waits
 from tests.builders import Place
 from tests.plans import plan_header, tiny_model, write_test_plan
 
 OPS = (Op("F", 0), Op("BW", 0))
 HELD = Peaks(np.array([[5.0, 4.0], [3.0, 2.5]]), np.array([[5.0, 4.0], [3.0, 2.0]]))
 """Stages x lanes; one rank holds more than predicted."""
+SENT = Traffic(np.arange(12).reshape(3, 2, 2), np.arange(12).reshape(3, 2, 2) + 1)
 
 
 def timeline(shift):
@@ -38,6 +42,14 @@ def timeline(shift):
         busy_s=(np.full((2, 2), 0.25), np.full((2, 2), 0.5)),
         grad_sync_s=np.array([0.0, 0.125]),
     )
+
+
+def ops(found):
+    """With waits of 1/16 and 1/8 s, and everything predicted a quarter of a second later."""
+    waits = (tuple(np.full((2, 2), x) for _ in range(2)) for x in (0.0625, 0.125))
+    later = (tuple(x + 0.25 for x in times) for times in (found.start_s, found.end_s))
+    then = Timeline(found.schedule, *later, found.busy_s, found.grad_sync_s * 2)
+    return StepOps(found, Waits(*waits), then)
 
 
 def header(**changes):
@@ -60,8 +72,8 @@ def header(**changes):
 def run(tmp_path):
     path = tmp_path / "x.run"
     create_run(path, header())
-    append_steps(path, [Step(0, 0, 10, 8, 2.5, timeline(0.5), HELD)])
-    append_steps(path, [Step(1, 0, 10, 8, None, timeline(1.0), HELD)])
+    append_steps(path, [Step(0, 0, 10, 8, 2.5, ops(timeline(0.5)), HELD, SENT)])
+    append_steps(path, [Step(1, 0, 10, 8, None, ops(timeline(1.0)), HELD, SENT)])
     return path
 
 
@@ -74,12 +86,19 @@ def test_steps_and_op_times_come_back_as_they_were(run):
     ]
     assert [s["iteration_s"] for s in opened.steps] == [2.375, 2.875]
     for step, shift in enumerate((0.5, 1.0)):
-        found, wanted = read_timeline(opened, step), timeline(shift)
-        assert found.schedule == wanted.schedule
-        for name in ("start_s", "end_s", "busy_s"):
-            for a, b in zip(getattr(found, name), getattr(wanted, name), strict=True):
-                assert np.array_equal(a, b)
-        assert found.grad_sync_s.tolist() == [0.0, 0.125]
+        found, wanted = read_step_ops(opened, step), ops(timeline(shift))
+        for part in ("timeline", "predicted"):
+            assert getattr(found, part).schedule == (OPS, OPS)
+            for name in ("start_s", "end_s", "busy_s"):
+                pairs = (getattr(getattr(side, part), name) for side in (found, wanted))
+                assert all(np.array_equal(a, b) for a, b in zip(*pairs, strict=True))
+        assert found.timeline.grad_sync_s.tolist() == [0.0, 0.125]
+        assert found.predicted.grad_sync_s.tolist() == [0.0, 0.25]
+        assert [x.tolist() for x in found.waits.group_s] == [[[0.0625] * 2] * 2] * 2
+        assert [x.tolist() for x in found.waits.transfer_s] == [[[0.125] * 2] * 2] * 2
+        assert read_timeline(opened, step).schedule == (OPS, OPS)
+    for sent, said in zip(opened.traffic, SENT, strict=True):
+        assert sent.tolist() == [said.tolist()] * 2
     for held, said in zip(opened.peaks, HELD, strict=True):
         assert held.tolist() == [said.tolist()] * 2
     assert opened.peaks.differ() == [(0, 1, 1), (1, 1, 1)]
@@ -91,7 +110,7 @@ def test_a_run_whose_last_step_was_cut_off_holds_the_finished_ones(run, monkeypa
 
     monkeypatch.setattr("hydraplan.files.parquet.os.replace", fail)
     with pytest.raises(OSError, match="No space left"):
-        append_steps(run, [Step(2, 0, 10, 8, 2.0, timeline(0.5), HELD)])
+        append_steps(run, [Step(2, 0, 10, 8, 2.0, ops(timeline(0.5)), HELD, SENT)])
     monkeypatch.undo()
     assert [s["step"] for s in open_run(run).steps] == [0, 1]
     assert sorted(p.name for p in run.iterdir()) == [
@@ -99,6 +118,7 @@ def test_a_run_whose_last_step_was_cut_off_holds_the_finished_ones(run, monkeypa
         "memory.parquet",
         "ops.parquet",
         "steps.parquet",
+        "traffic.parquet",
         "trials.parquet",
     ]
 
@@ -125,7 +145,7 @@ def test_steps_wait_four_times_as_long_as_a_write_takes_and_none_is_lost(
         with recorder(path) as record:
             for step in range(10):
                 now_s[0] += 1.0
-                record(Step(step, 0, 10, 8, 2.5, timeline(0.5), HELD))
+                record(Step(step, 0, 10, 8, 2.5, ops(timeline(0.5)), HELD, SENT))
             raise RunFailed("here")
 
     with pytest.raises(RunFailed, match="here"):
@@ -153,6 +173,7 @@ def test_force_takes_what_a_killed_run_left_half_written_for_ours_and_nothing_el
         "memory.parquet",
         "ops.parquet",
         "steps.parquet",
+        "traffic.parquet",
         "trials.parquet",
     ]
 

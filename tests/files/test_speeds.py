@@ -9,9 +9,11 @@ import pytest
 
 from hydraplan.errors import InputError
 from hydraplan.files.memoryfile import Peaks
+from hydraplan.files.opsfile import StepOps, simulated_waits
 from hydraplan.files.planfile import open_plan, read_batch
 from hydraplan.files.runfile import RunHeader, Step, append_steps, create_run, plan_digest
 from hydraplan.files.speeds import read_speeds
+from hydraplan.files.trafficfile import Traffic
 from hydraplan.model import FloatArray
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.slots import slot_times
@@ -149,7 +151,13 @@ def measured(
             busy = tuple(b * [1.0, 9.0] for b in busy)  # warming up
         took = replace(timeline, busy_s=busy)
         append_steps(
-            folder / "a.run", [Step(step, 0, 148, 143, 2.5, took, Peaks(None, np.ones((2, 2))))]
+            folder / "a.run",
+            [
+                Step(
+                    *(step, 0, 148, 143, 2.5, StepOps(took, simulated_waits(took), timeline)),
+                    *(Peaks(None, np.ones((2, 2))), Traffic(None, np.ones((3, 2, 2), np.int64))),
+                )
+            ],
         )
     return folder / "a.run"
 

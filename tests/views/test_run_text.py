@@ -6,6 +6,7 @@ import pytest
 
 from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.runfile import Run
+from hydraplan.files.trafficfile import Traffic
 from hydraplan.files.trialsfile import Trials
 from hydraplan.views.run_text import (
     RUN_COLUMNS,
@@ -20,6 +21,7 @@ from hydraplan.views.run_text import (
 )
 
 NOTHING = Peaks(None, np.zeros((0, 1, 1)))
+UNSENT = Traffic(None, np.zeros((0, 3, 1, 1), np.int64))
 
 
 def header(live_limit_tokens=None, trials=1):
@@ -36,7 +38,7 @@ def step(number):
 
 
 def test_one_step_has_a_time_and_no_interval():
-    run = Run(None, header(), [step(0)], NOTHING)
+    run = Run(None, header(), [step(0)], NOTHING, UNSENT)
     assert run_caption(run) == "1 step, 1 s a step, 0 tokens/s"
     assert run_columns(run) == RUN_COLUMNS
     assert len(run_rows(run)[0]) == len(RUN_COLUMNS)
@@ -44,7 +46,7 @@ def test_one_step_has_a_time_and_no_interval():
 
 def test_the_two_bubbles_of_a_step_have_a_column_each():
     bubbles = {"pipeline_bubble": 0.2, "dp_bubble": 0.1}
-    row = run_rows(Run(None, header(), [step(0) | bubbles], NOTHING))[0]
+    row = run_rows(Run(None, header(), [step(0) | bubbles], NOTHING, UNSENT))[0]
     shown = dict(zip(RUN_COLUMNS, row, strict=True))
     assert (shown["pipeline bubble"], shown["dp bubble"]) == (0.2, 0.1)
 
@@ -52,7 +54,7 @@ def test_the_two_bubbles_of_a_step_have_a_column_each():
 def test_steps_of_several_trials_show_their_mean_and_interval_not_the_first_trial():
     step_s = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
     trials = Trials(step_s.mean(axis=0), 1.0, {}, {}, step_s)
-    run = Run(None, header(trials=3), [step(0), step(1)], NOTHING, trials)
+    run = Run(None, header(trials=3), [step(0), step(1)], NOTHING, UNSENT, trials)
     assert run_columns(run) == TRIAL_COLUMNS
     interval = pytest.approx(4.303 / math.sqrt(3))
     assert run_rows(run) == [[0, 0, 0, 2.0, interval], [1, 0, 0, 5.0, 0.0]]
@@ -78,7 +80,7 @@ def test_of_a_long_run_the_first_and_last_fifty_steps_are_shown_and_the_caption_
     count, hidden
 ):
     steps = [step(i) for i in range(count)]
-    run = Run(None, header(), steps, NOTHING)
+    run = Run(None, header(), steps, NOTHING, UNSENT)
     numbers = [row[0] for row in run_rows(run)]
     if hidden:
         assert numbers == [*range(50), *range(count - 50, count)]
@@ -90,9 +92,8 @@ def test_of_a_long_run_the_first_and_last_fifty_steps_are_shown_and_the_caption_
 
 
 def test_a_run_without_a_finished_step_says_so():
-    assert (
-        run_caption(Run(None, SimpleNamespace(mode="simulated"), [], NOTHING)) == "no finished step"
-    )
+    run = Run(None, SimpleNamespace(mode="simulated"), [], NOTHING, UNSENT)
+    assert run_caption(run) == "no finished step"
 
 
 TRIALS = Trials(
