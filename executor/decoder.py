@@ -3,16 +3,17 @@
 RMSNorm, rotary embedding by the true position inside each sequence, grouped-query attention,
 SwiGLU, untied head, no biases. Rows of all sequences are packed: activations have shape
 (rows, hidden). Attention and linears are handed in, so that the workers' nested attention and
-split linears and the one-process reference run the same layer. Weights live in the
-accumulator's precision and are cast where they are used; a weight's initial value depends only
-on its name and the seed, so stages and reference agree without talking. No dropout, no
-caching, no tensor parallelism.
+split linears and the one-process reference run the same layer. A linear is handed what it takes in
+together with the cheap function that makes it, which it may call again instead of keeping the rows.
+Weights live in the accumulator's precision and are cast where they are used; a weight's initial
+value depends only on its name and the seed, so stages and reference agree without talking. No
+dropout, no caching, no tensor parallelism.
 
 Shape letters: T rows, C hidden_size, H query heads, G KV heads, D head_dim.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -38,8 +39,11 @@ Weights = dict[str, Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(q_THD, k_TGD, v_TGD) -> out_THD."""
 
-Linear = Callable[[Tensor, Tensor], Tensor]
-"""(x_TI, weight_IO) -> x @ weight in the precision of x, (T, O)."""
+Make = Callable[..., Tensor]
+"""The rows x_TI of some linears, from few and cheap operations on what is kept anyway."""
+
+Linears = Callable[[Make, Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
+"""(make, inputs, weights) -> make(*inputs) @ weight_IO in its precision, (T, O), of each weight."""
 
 
 def weight_shapes(
@@ -97,9 +101,12 @@ def embed(weights: Weights, ids_T: Tensor, compute: torch.dtype) -> Tensor:
     return functional.embedding(ids_T, weights["embedding"]).to(compute)
 
 
-def plain_linear(x_TI: Tensor, weight_IO: Tensor) -> Tensor:
-    """A linear as autograd differentiates it: both gradients in one backward pass."""
-    return x_TI @ weight_IO.to(x_TI.dtype)
+def plain_linears(
+    make: Make, inputs: Sequence[Tensor], weights: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """Linears as autograd differentiates them: both gradients in one backward pass."""
+    x_TI = make(*inputs)
+    return [x_TI @ weight_IO.to(x_TI.dtype) for weight_IO in weights]
 
 
 def rotary_angles(
@@ -121,32 +128,34 @@ def decoder_layer(
     x_TC: Tensor,
     rotary: tuple[Tensor, Tensor],
     attend: Attend,
-    linear: Linear = plain_linear,
+    linears: Linears = plain_linears,
 ) -> Tensor:
     """One layer on packed rows, (T, C) to (T, C)."""
 
-    def times(x: Tensor, name: str) -> Tensor:
-        return linear(x, weights[f"layers.{layer}.{name}"])
+    def weight(name: str) -> Tensor:
+        return weights[f"layers.{layer}.{name}"]
+
+    def times(make: Make, inputs: Sequence[Tensor], *names: str) -> Sequence[Tensor]:
+        return linears(make, inputs, [weight(name) for name in names])
 
     rows, dim = x_TC.shape[0], model.head_dim
-    normed = _norm(x_TC, weights[f"layers.{layer}.attention_norm"])
-    q_THD = _rotate(times(normed, "query").view(rows, model.num_heads, dim), rotary)
-    k_TGD = _rotate(times(normed, "key").view(rows, model.num_kv_heads, dim), rotary)
-    v_TGD = times(normed, "value").view(rows, model.num_kv_heads, dim)
+    q, k, v = times(_norm, (x_TC, weight("attention_norm")), "query", "key", "value")
+    q_THD = _rotate(q.view(rows, model.num_heads, dim), rotary)
+    k_TGD = _rotate(k.view(rows, model.num_kv_heads, dim), rotary)
+    v_TGD = v.view(rows, model.num_kv_heads, dim)
     out = attend(q_THD, k_TGD, v_TGD).reshape(rows, model.num_heads * dim)
-    x_TC = x_TC + times(out, "output")
-    normed = _norm(x_TC, weights[f"layers.{layer}.mlp_norm"])
-    gated = functional.silu(times(normed, "gate")) * times(normed, "up")
-    return x_TC + times(gated, "down")
+    x_TC = x_TC + times(_as_it_is, (out,), "output")[0]
+    gate, up = times(_norm, (x_TC, weight("mlp_norm")), "gate", "up")
+    return x_TC + times(_gated, (gate, up), "down")[0]
 
 
-def head_logits(weights: Weights, x_TC: Tensor, linear: Linear = plain_linear) -> Tensor:
+def head_logits(weights: Weights, x_TC: Tensor, linears: Linears = plain_linears) -> Tensor:
     """Final norm and head, (T, C) to (T, vocab_size)."""
-    return linear(_norm(x_TC, weights["final_norm"]), weights["head"])
+    return linears(_norm, (x_TC, weights["final_norm"]), (weights["head"],))[0]
 
 
 def loss_sum(
-    weights: Weights, x_TC: Tensor, labels_T: Tensor, linear: Linear = plain_linear
+    weights: Weights, x_TC: Tensor, labels_T: Tensor, linears: Linears = plain_linears
 ) -> Tensor:
     """Sum of cross entropies of the rows that carry a label (>= 0), a float64 scalar.
 
@@ -156,7 +165,7 @@ def loss_sum(
     """
     chunk = max(1, LOSS_CHUNK_ELEMENTS // weights["head"].shape[1])
     if x_TC.shape[0] <= chunk:
-        return _chunk_loss(x_TC, labels_T, weights, linear)
+        return _chunk_loss(x_TC, labels_T, weights, linears)
     parts = [
         checkpoint(_chunk_loss, x, labels, weights, use_reentrant=False, preserve_rng_state=False)
         for x, labels in zip(x_TC.split(chunk), labels_T.split(chunk), strict=True)
@@ -165,15 +174,24 @@ def loss_sum(
 
 
 def _chunk_loss(
-    x_TC: Tensor, labels_T: Tensor, weights: Weights, linear: Linear = plain_linear
+    x_TC: Tensor, labels_T: Tensor, weights: Weights, linears: Linears = plain_linears
 ) -> Tensor:
-    logits = head_logits(weights, x_TC, linear).to(weights["head"].dtype)
+    logits = head_logits(weights, x_TC, linears).to(weights["head"].dtype)
     per_row = functional.cross_entropy(logits, labels_T, ignore_index=-1, reduction="none")
     return per_row.double().sum()
 
 
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+def _gated(gate: Tensor, up: Tensor) -> Tensor:
+    return functional.silu(gate) * up
+
+
 def _norm(x_TC: Tensor, weight: Tensor) -> Tensor:
-    x = x_TC.to(weight.dtype)
+    # A view, so that the gradients of both uses add up first, as they do where B makes this again.
+    x = x_TC.view_as(x_TC).to(weight.dtype)
     scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + NORM_EPSILON)
     return (x * scale * weight).to(x_TC.dtype)
 

@@ -1,12 +1,13 @@
 """What a worker holds of its microbatches between their ops, and how many tokens that is.
 
-Counted as `hydraplan.metrics.live_peaks` predicts it, but from what is there: a forward
-pass that was not gone back through holds the rows of its slot, weight gradients that wait hold
-the share that B does not free. Either is divided by the chunks of a stage.
+Counted as `hydraplan.metrics.live_peaks` predicts it, but from what is there: a forward pass that
+was not gone back through holds a share of the rows of its slot, weight gradients that wait another
+one. Either is divided by the chunks of a stage.
 """
 
 from dataclasses import dataclass, field
 
+from hydraplan.activations import Shares
 from hydraplan.executor.split_linear import Work
 from hydraplan.executor.stage import Passed
 
@@ -16,23 +17,21 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class Held:
-    """Passes and waiting work of one batch; `rows[microbatch]` are those of this lane.
-
-    `frees`: share of a pass that B frees (`hydraplan.activations`).
-    """
+    """Passes and waiting work of one batch; `rows[microbatch]` are those of this lane."""
 
     rows: list[int]
     num_chunks: int
-    frees: float
+    shares: Shares
     passed: dict[Key, Passed] = field(default_factory=dict)
     waiting: dict[Key, list[Work]] = field(default_factory=dict)
     peak_tokens: float = 0.0
 
     def tokens(self) -> float:
         """Tokens whose activations are held now."""
-        whole = sum(self.rows[m] for m, _ in self.passed)
-        part = sum(self.rows[m] for m, _ in self.waiting)
-        return (whole + (1 - self.frees) * part) / self.num_chunks
+        passed = sum(self.rows[m] for m, _ in self.passed)
+        waiting = sum(self.rows[m] for m, _ in self.waiting)
+        kept, waits = self.shares
+        return (kept * passed + waits * waiting) / self.num_chunks
 
     def measure(self) -> None:
         """Note how much is held; called after every op."""

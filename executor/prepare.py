@@ -6,10 +6,13 @@ be refused is left for the first step.
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from hydraplan.activations import Recompute
+from hydraplan.config import DType, ModelShape
+from hydraplan.cost import CostModel
 from hydraplan.errors import InputError
 from hydraplan.executor.data import (
     Tokens,
@@ -50,11 +53,22 @@ class Job:
     tokens: Tokens
     data: str
     seed: int
-    dtype: str
+    dtype: DType
+    recompute: Recompute
     timeout_s: float
     transport: TransportName = "tagged"
     debug_messages: bool = False
     ring_hops: RingHops = "batched"
+
+    @property
+    def model(self) -> ModelShape:
+        """The plan's model in the dtype of the run."""
+        return self.header.model.model_copy(update={"dtype": self.dtype})
+
+    @property
+    def cost(self) -> CostModel:
+        """The plan's cost model with what this run sends, holds and makes again."""
+        return replace(self.header.cost_model(), model=self.model, recompute=self.recompute)
 
 
 def prepare(
@@ -63,17 +77,19 @@ def prepare(
     *,
     data: Path | None,
     seed: int,
-    dtype: str | None,
+    dtype: DType | None,
     timeout_s: float,
     transport: TransportName = "tagged",
     debug_messages: bool = False,
     ring_hops: RingHops = "batched",
+    recompute: Recompute | None = None,
 ) -> Job:
     """Open a plan and check everything about the named batches that can be checked.
 
     Args:
         data: `.idx` or `.bin` of a Megatron dataset; None generates ids from the seed.
         dtype: Compute dtype instead of the model's.
+        recompute: What B makes again, instead of what the plan was made for.
 
     Raises:
         InvalidPlan: The plan breaks an invariant.
@@ -108,6 +124,7 @@ def prepare(
         data="generated" if data is None else data.name,
         seed=seed,
         dtype=dtype or header.model.dtype,
+        recompute=recompute or header.options.recompute,
         timeout_s=timeout_s,
         transport=transport,
         debug_messages=debug_messages,

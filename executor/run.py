@@ -15,6 +15,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from hydraplan.activations import Recompute
+from hydraplan.config import DType
 from hydraplan.errors import InputError, RunFailed, StalePlan
 from hydraplan.executor.data import count_labels, load_slot
 from hydraplan.executor.folder import run_folder
@@ -68,10 +70,13 @@ def execute(
     transport: TransportName = "tagged",
     debug_messages: bool = False,
     ring_hops: RingHops = "batched",
+    dtype: DType | None = None,
+    recompute: Recompute | None = None,
 ) -> Run | None:
     """Train `steps` steps (default: every batch once) and return the run.
 
-    Gradients whose norm is above `clip_grad` are scaled down to it, 0 for none. Without `output`
+    Gradients whose norm is above `clip_grad` are scaled down to it, 0 for none. `dtype` and
+    `recompute` None are those of the plan. Without `output`
     the run folder is gone when this returns. Under torchrun only rank 0
     returns a run, the others None.
 
@@ -91,11 +96,12 @@ def execute(
         visited,
         data=data,
         seed=seed,
-        dtype=None,
+        dtype=dtype,
         timeout_s=timeout_s,
         transport=transport,
         debug_messages=debug_messages,
         ring_hops=ring_hops,
+        recompute=recompute,
     )
     header = RunHeader(
         tool_version=__version__,
@@ -109,6 +115,7 @@ def execute(
         seed=seed,
         learning_rate=learning_rate,
         clip_grad=clip_grad,
+        recompute=job.recompute,
         data=job.data,
     )
     with run_folder(output) as folder:
@@ -135,7 +142,9 @@ def set_up(world: World, job: Job, run: RunHeader | None = None) -> Worker:
     warm_up(groups, DEVICE)
     compute = getattr(torch, job.dtype)
     header, route = job.header, job.header.cost_model().route
-    stage = build_stage(header.model, header.layers, route, world.stage, job.seed, compute, DEVICE)
+    stage = build_stage(
+        job.model, header.layers, route, world.stage, job.seed, compute, DEVICE, job.recompute
+    )
     kernel = choose_kernel(DEVICE, compute)
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
     is_one_host = local_size == os.environ.get("WORLD_SIZE")
@@ -166,8 +175,7 @@ def _train(world: World, job: Job, header: RunHeader, folder: Path) -> None:
     predicted: dict[int, Predicted] = {}
     with ExitStack() as stack:
         if world.rank == 0:
-            cost = job.header.cost_model()
-            predicted = {batch.batch: predict(cost, batch) for batch in job.batches}
+            predicted = {batch.batch: predict(job.cost, batch) for batch in job.batches}
             with _signals_put_off():
                 create_run(folder, header)
             record = stack.enter_context(recorder(folder))
@@ -225,6 +233,7 @@ def _asked(job: Job, header: RunHeader | None) -> dict[str, object]:
         "plan": job.digest,
         "seed": job.seed,
         "dtype": job.dtype,
+        "recompute": job.recompute,
         "data": job.data,
         "timeout": job.timeout_s,
         "transport": (job.transport, job.debug_messages, job.ring_hops),

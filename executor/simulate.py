@@ -74,6 +74,7 @@ def simulate_run(
         steps=num_steps,
         seed=seed,
         learning_rate=None,
+        recompute=plan.header.options.recompute,
         data="none",
         noise=str(noise),
         trials=trials,

@@ -1,4 +1,4 @@
-"""A linear whose weight gradient may wait: B finds the gradient of its input, W of its weight.
+"""Linears whose weight gradients may wait: B finds the gradient of their input, W of their weights.
 
 `SplitLinear` multiplies as usual. In backward it hands on the gradient of its input and leaves
 the product that its weight's gradient takes to `WeightGradients`: done at once (BW), or put
@@ -7,12 +7,17 @@ of those that came out; everything else of the microbatch is free after B. No pr
 autograd is used, and a weight's gradient is the same bits whether it waited or not, as long
 as the order of products is the same.
 
-Source: Zero Bubble splits the backward pass so; queueing the products as functions is ours.
+`RemadeLinears` keeps what its input was made from (selective recomputation) and makes it again in
+backward, once for all linears that share it. From there on all is as above, in the same order, so
+both give the same bits and leave the same for W.
+
+Source: Zero Bubble splits the backward pass so; queueing the products as functions is ours, as is
+remaking inside the linears that need it.
 
 Shape letters: T rows, I features in, O features out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -20,6 +25,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from hydraplan.executor.decoder import Make
 
 Work = Callable[[], None]
 
@@ -48,24 +55,71 @@ class WeightGradients:
         apply = cast(Any, SplitLinear.apply)  # torch does not type it
         return cast(Tensor, apply(x_TI, weight_IO, self))
 
+    def keeping(
+        self, make: Make, inputs: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """Linears that keep what they multiply (`decoder.Linears`)."""
+        x_TI = make(*inputs)
+        return [self.linear(x_TI, weight_IO) for weight_IO in weights]
+
+    def remaking(
+        self, make: Make, inputs: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """Linears that make it again in backward (`decoder.Linears`)."""
+        apply = cast(Any, RemadeLinears.apply)
+        return cast(Sequence[Tensor], apply(make, self, weights, *inputs))
+
 
 class SplitLinear(torch.autograd.Function):
     """The linear itself; its weight gets no gradient from autograd."""
 
     @staticmethod
     def forward(ctx: Any, x_TI: Tensor, weight_IO: Tensor, gradients: WeightGradients) -> Tensor:
-        """Multiply, and keep both factors."""
-        ctx.save_for_backward(x_TI, weight_IO)
-        ctx.gradients = gradients
+        """Multiply, and keep both factors; the weight itself, not what checkpoints make of it."""
+        ctx.save_for_backward(x_TI)
+        ctx.weight_IO, ctx.gradients = weight_IO, gradients
         return x_TI @ weight_IO.to(x_TI.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy_TO: Tensor) -> tuple[Tensor, None, None]:
         """Gradient of the input; that of the weight goes its own way."""
-        x_TI, weight_IO = ctx.saved_tensors
+        (x_TI,), weight_IO = ctx.saved_tensors, ctx.weight_IO
         ctx.gradients.do(partial(add_product, weight_IO, x_TI, dy_TO))
         return dy_TO @ weight_IO.to(dy_TO.dtype).T, None, None
+
+
+class RemadeLinears(torch.autograd.Function):
+    """Linears of one input that is cheap to make; the weights get no gradient from autograd."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        make: Make,
+        gradients: WeightGradients,
+        weights: Sequence[Tensor],
+        *inputs: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Multiply, and keep the weights and what the other factor was made from."""
+        ctx.save_for_backward(*inputs)
+        ctx.make, ctx.gradients, ctx.weights = make, gradients, weights
+        x_TI = make(*inputs)
+        return tuple(x_TI @ weight_IO.to(x_TI.dtype) for weight_IO in weights)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *dy: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of what the input is made from, linears last to first as autograd does it."""
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+            x_TI = ctx.make(*leaves)
+        dx_TI: Tensor | None = None
+        for weight_IO, dy_TO in zip(reversed(ctx.weights), reversed(dy), strict=True):
+            ctx.gradients.do(partial(add_product, weight_IO, x_TI.detach(), dy_TO))
+            share = dy_TO @ weight_IO.to(dy_TO.dtype).T
+            dx_TI = share if dx_TI is None else dx_TI + share
+        found = torch.autograd.grad(x_TI, leaves, dx_TI)
+        return None, None, None, *found
 
 
 @torch.no_grad()

@@ -9,6 +9,10 @@ the first stage's. A backward pass finds gradients in two parts, on every stage 
   logits of a microbatch are few enough to be kept (`decoder.LOSS_CHUNK_ELEMENTS`), else with B.
 
 Attention has no weights, so W never talks to another rank.
+
+Under `recompute` B makes again what F did not keep: what linears take in, each where it is needed
+(selective), or whole layers one by one, which lets their groups exchange once more (full). So all
+workers must have the same. Bits are those of `none`, and what is left for W is the same.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +21,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from hydraplan.activations import Recompute
 from hydraplan.config import ModelShape
 from hydraplan.executor.data import Slot
 from hydraplan.executor.decoder import (
@@ -51,12 +57,13 @@ class Passed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Weights of a stage's chunks and the dtype activations have."""
+    """Weights of a stage's chunks, the dtype activations have, and what B makes again."""
 
     model: ModelShape
     chunks: tuple[Chunk, ...]
     compute: torch.dtype
     weights: Weights
+    recompute: Recompute = "none"
     gradients: WeightGradients = field(default_factory=WeightGradients)
 
     def forward(self, chunk: int, slot: Slot, received_TC: Tensor | None, attend: Attend) -> Passed:
@@ -70,11 +77,15 @@ class Stage:
                 received_TC = embed(self.weights, slot.ids_T, self.compute)
         x_TC = input_TC = received_TC.detach().requires_grad_()
         rotary = rotary_angles(self.model, slot.positions_T, self.compute)
-        linear = self.gradients.linear
+        is_selective = self.recompute == "selective"
+        linears = self.gradients.remaking if is_selective else self.gradients.keeping
         for layer in layers:
-            x_TC = decoder_layer(self.weights, layer, self.model, x_TC, rotary, attend, linear)
+            run = partial(decoder_layer, self.weights, layer, self.model)
+            if self.recompute == "full":
+                run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
+            x_TC = run(x_TC, rotary, attend, linears)
         if is_last:
-            x_TC = loss_sum(self.weights, x_TC, slot.labels_T, linear)
+            x_TC = loss_sum(self.weights, x_TC, slot.labels_T, linears)
         return Passed(input_TC, x_TC)
 
     def backward(
@@ -99,6 +110,7 @@ def build_stage(
     seed: int,
     compute: torch.dtype,
     device: torch.device | None = None,
+    recompute: Recompute = "none",
 ) -> Stage:
     """The stage's weights, drawn from the seed; `layers[stage][chunk]` counts decoder layers."""
     chunks = tuple(
@@ -110,7 +122,8 @@ def build_stage(
     shapes: dict[str, tuple[int, ...]] = {}
     for chunk in chunks:
         shapes |= weight_shapes(model, *chunk)
-    return Stage(model, chunks, compute, initial_weights(shapes, seed, compute, device))
+    weights = initial_weights(shapes, seed, compute, device)
+    return Stage(model, chunks, compute, weights, recompute)
 
 
 def layer_ranges(layers: tuple[tuple[int, ...], ...], route: Route) -> list[list[range]]:

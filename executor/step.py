@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hydraplan.activations import input_gradient_frees
+from hydraplan.activations import held_shares
 from hydraplan.errors import RunFailed
 from hydraplan.executor.data import Slot
 from hydraplan.executor.decoder import Weights
@@ -101,7 +101,7 @@ def run_batch(
         worker.groups.ways,
         worker.plan_digest,
     )
-    held = Held(rows, len(stage.chunks), input_gradient_frees(stage.model))
+    held = Held(rows, len(stage.chunks), held_shares(stage.model, stage.recompute))
     batch = _Batch(worker, slots, valid_tokens, transport, held)
     op_s: list[tuple[float, ...]] = []
     before = totals()

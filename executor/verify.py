@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from hydraplan.activations import Recompute
+from hydraplan.config import DType
 from hydraplan.errors import InputError
 from hydraplan.executor.data import count_labels
 from hydraplan.executor.decoder import (
@@ -60,6 +62,7 @@ class Verdict:
     worst_parameter: str
     limit: float
     dtype: str
+    recompute: str
     batch: int
     pipeline: str
     num_sequences: int
@@ -87,15 +90,18 @@ def verify(
     path: Path,
     *,
     batch: int,
-    dtype: str,
+    dtype: DType,
     seed: int,
     data: Path | None,
     timeout_s: float,
     transport: TransportName = "tagged",
     debug_messages: bool = False,
     ring_hops: RingHops = "batched",
+    recompute: Recompute | None = None,
 ) -> Verdict:
     """Run one batch of a plan on its workers and compare with the reference.
+
+    `recompute` None is what the plan was made for.
 
     Raises:
         HydraplanError: What `prepare` refuses, or `RunFailed` when a worker ends early.
@@ -112,6 +118,7 @@ def verify(
         transport=transport,
         debug_messages=debug_messages,
         ring_hops=ring_hops,
+        recompute=recompute,
     )
     loss, held, gradients = planned_gradients(job)
     planned = job.batches[0]
@@ -128,10 +135,11 @@ def verify(
         worst_parameter=worst,
         limit=LIMITS[dtype],
         dtype=dtype,
+        recompute=job.recompute,
         batch=batch,
         pipeline=planned.pipeline,
         num_sequences=len(placed),
-        peaks=Peaks(held, planned_live_peaks(job.header.cost_model(), planned)),
+        peaks=Peaks(held, planned_live_peaks(job.cost, planned)),
         degrees=dict(zip(sizes.tolist(), counts.tolist(), strict=True)),
     )
 

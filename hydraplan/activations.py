@@ -1,9 +1,10 @@
 """What a decoder layer keeps of its rows between the ops of a microbatch, in bytes.
 
-F keeps what B and W need. B leaves for W both factors of every weight's gradient, the rows that
-went into each linear and the gradients of those that came out, and frees the rest. Attention keeps
-no scores (its kernels make them again), nothing is recomputed. The embedding, the head and the
-rotary angles, which come once a stage or less, are left out; tensor parallelism divides all alike.
+F keeps what B and W need, or what B makes it from again. B leaves for W both factors of every
+weight's gradient, the rows that went into each linear and the gradients of those that came out, and
+frees the rest; W makes nothing again, since it may talk to nobody. Attention keeps no scores (its
+kernels make them again). The embedding, the head and the rotary angles, which come once a stage or
+less, are left out; tensor parallelism divides all alike.
 
 Symbols: C hidden_size, F ffn_hidden_size, H query and G KV heads, D head_dim, b bytes an element,
 a bytes an accumulator.
@@ -12,24 +13,45 @@ Source: the Zero Bubble paper counts both factors so (32 of 34 units of C for it
 apart); the terms here are those of `hydraplan.executor.decoder`, and a test holds them against it.
 """
 
+from typing import Literal, NamedTuple
+
 from hydraplan.config import ACCUMULATOR_BYTES, DTYPE_BYTES, ModelShape
 
+Recompute = Literal["none", "selective", "full"]
+"""What B makes again: nothing; norms and SwiGLU's product, which cost little; the whole layer, its
+attention with the exchanges of its groups included."""
 
-def forward_bytes(model: ModelShape) -> int:
+
+class Shares(NamedTuple):
+    """What a slot holds after F, and after B until W, over what F keeps if nothing is made again.
+
+    After B it is more than after F where B has made again what W needs.
+    """
+
+    after_forward: float
+    after_input: float
+
+
+def forward_bytes(model: ModelShape, recompute: Recompute = "none") -> int:
     """Bytes that F keeps of a row in one layer.
 
     Of each of the two norms its input and the normalised row in the accumulator's precision, the
     result and a scale; q, k, v, the attention's output, a log-sum-exp a head; of SwiGLU the gate
-    before and after silu, up, and their product.
+    before and after silu, up, and their product. Selective: of a norm its input, of SwiGLU gate
+    and up. Full: what goes into the layer.
     """
     b, a = DTYPE_BYTES[model.dtype], ACCUMULATOR_BYTES[model.dtype]
-    norms = 2 * (2 * a * model.hidden_size + b * model.hidden_size + a)
+    if recompute == "full":
+        return b * model.hidden_size
     attention = 2 * b * (_query(model) + _key(model)) + a * model.num_heads
+    if recompute == "selective":
+        return 2 * b * (model.hidden_size + model.ffn_hidden_size) + attention
+    norms = 2 * (2 * a * model.hidden_size + b * model.hidden_size + a)
     return norms + attention + 4 * b * model.ffn_hidden_size
 
 
 def waiting_bytes(model: ModelShape) -> int:
-    """Bytes that B leaves of a row in one layer for W.
+    """Bytes that B leaves of a row in one layer for W, whatever was made again.
 
     What went in: both norms' results, the attention's output, SwiGLU's product. Gradients of
     what came out: q, k, v, gate, up, and C each of the attention's and the MLP's last linear.
@@ -39,9 +61,10 @@ def waiting_bytes(model: ModelShape) -> int:
     return DTYPE_BYTES[model.dtype] * (went_in + came_out)
 
 
-def input_gradient_frees(model: ModelShape) -> float:
-    """Share of a slot's activations that B frees while W waits; a quarter to two fifths."""
-    return 1 - waiting_bytes(model) / forward_bytes(model)
+def held_shares(model: ModelShape, recompute: Recompute = "none") -> Shares:
+    """What a slot holds at either time; if nothing is made again B frees 1/4 to 2/5."""
+    whole = forward_bytes(model)
+    return Shares(forward_bytes(model, recompute) / whole, waiting_bytes(model) / whole)
 
 
 def _query(model: ModelShape) -> int:

@@ -20,6 +20,7 @@ from typing import Literal
 
 import numpy as np
 
+from hydraplan.activations import Recompute
 from hydraplan.config import ACCUMULATOR_BYTES, DTYPE_BYTES, MAX_RATE, ModelShape
 from hydraplan.costfit import CostFit, LinkFit, causal_waste
 from hydraplan.layout import legal_degrees, legal_ulysses
@@ -41,7 +42,8 @@ class CostModel:
     `layers[stage][chunk]` counts decoder layers; where the route begins the embedding is added,
     where it ends the final norm, head and loss. Engine "ring" knows no inner groups.
     `rank_speed` has a factor a lane, None where all are nominal; all seconds here are those of a
-    nominal rank; `slots` multiplies those of a lane by `slow`.
+    nominal rank; `slots` multiplies those of a lane by `slow`. `recompute`: what B makes again is
+    part of it.
     """
 
     fit: CostFit
@@ -53,6 +55,7 @@ class CostModel:
     engine: Literal["nested", "ring"] = "nested"
     rank_speed: tuple[float, ...] | None = None
     route_name: RouteName = "loop"
+    recompute: Recompute = "none"
 
     @property
     def route(self) -> Route:
@@ -117,6 +120,8 @@ class CostModel:
     ) -> FloatArray:
         """Forward and backward seconds of one layer's attention with its communication.
 
+        Backward includes the forward that is made again under `recompute` full.
+
         Args:
             bucket: Number (0, 1, ...) of the exchange each sequence takes part in: sequences on
                 the same lanes in the same way share all-to-alls, hops and, where the kernel
@@ -150,6 +155,8 @@ class CostModel:
             step_s = summed(work_s) + calls * rate.call_s
             ring = square_s + calls * rate.call_s + hops * np.maximum(step_s, hop)
             times.append(ring + np.where(hops > 0, home, 0.0) + all_to_all_s)
+        if self.recompute == "full":
+            times[1] = times[1] + times[0]
         return np.stack(times)
 
     def _all_to_all_s(self, rows: FloatArray, u: FloatArray) -> FloatArray:
@@ -185,6 +192,7 @@ class CostModel:
         fits = (self.fit.linear_forward, self.fit.linear_input, self.fit.linear_weight)
         per_layer = np.array([flops / fit.flops_per_s for fit in fits])
         per_layer[:2] += self._tensor_parallel_row_s
+        per_layer[INPUT_GRADIENT] += self._remade_row_s(float(per_layer[FORWARD]))
         times: FloatArray = per_layer[:, None, None] * np.array(self.layers, float)[None]
         moved = self.model.hidden_size * self.element_bytes / self.fit.memory_bytes_per_s
         begins, ends = self.route.ends()
@@ -198,6 +206,18 @@ class CostModel:
             times[FORWARD, stage, chunk] += 3 * logits
             times[INPUT_GRADIENT, stage, chunk] += 3 * logits
         return times
+
+    def _remade_row_s(self, forward_s: float) -> float:
+        """What B makes again of a row in one layer: all of F, or what F reads and writes of it.
+
+        Selective: two norms and SwiGLU's product move 4 C + 3 F elements at least.
+        """
+        if self.recompute == "full":
+            return forward_s
+        if self.recompute == "none":
+            return 0.0
+        moved = 4 * self.model.hidden_size + 3 * self.model.ffn_hidden_size
+        return moved * self.element_bytes / self.tp / self.fit.memory_bytes_per_s
 
     @cached_property
     def _tensor_parallel_row_s(self) -> float:
@@ -216,6 +236,8 @@ class CostModel:
             per_layer[INPUT_GRADIENT] += self.fit.attention_backward.call_s
         if self.tp > 1:
             per_layer[:2] += 4 * rank_link(self.fit, self.world).latency_s
+        if self.recompute == "full":
+            per_layer[INPUT_GRADIENT] += per_layer[FORWARD]
         fixed: FloatArray = per_layer[:, None, None] * np.array(self.layers, float)[None]
         for stage, chunk in self.route.ends()[1]:
             fixed[:, stage, chunk] += [fit.call_s for fit in fits]

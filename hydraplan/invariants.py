@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hydraplan.activations import input_gradient_frees
+from hydraplan.activations import held_shares
 from hydraplan.cost import CostModel
 from hydraplan.errors import many
 from hydraplan.layout import MAX_LENGTH_TOKENS, expand, legal_degrees, rank_tokens, rank_tokens_max
@@ -353,7 +353,7 @@ def _live_tokens(
     if limit is None or any(_schedule(header, cost, batch, placed)):
         return
     rows = _rows(cost, batch, placed)
-    peak = peak_live_tokens(batch.schedule, rows, input_gradient_frees(cost.model))
+    peak = peak_live_tokens(batch.schedule, rows, held_shares(cost.model, cost.recompute))
     if peak > limit * (1 + ROUNDING):
         yield (
             f"activations of {peak:.10g} tokens are held at once, the limit is"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hydraplan.activations import input_gradient_frees
+from hydraplan.activations import Shares, held_shares
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, CostModel
 from hydraplan.model import BatchPlan, FloatArray, IntArray, Schedule, Sequences, Timeline
 from hydraplan.slots import SlotTimes, padding_tokens, slot_times
@@ -120,16 +120,18 @@ def lower_bound_s(
 def planned_live_peaks(cost: CostModel, batch: BatchPlan) -> FloatArray:
     """Most tokens whose activations each rank holds in a batch, shape (stages, lanes)."""
     slots = slot_times(cost, batch.sequences.placed(), batch.num_microbatches)
-    return live_peaks(batch.schedule, slots.rows, input_gradient_frees(cost.model))
+    return live_peaks(batch.schedule, slots.rows, held_shares(cost.model, cost.recompute))
 
 
-def live_peaks(schedule: Schedule, rows: IntArray, frees: float) -> FloatArray:
+def live_peaks(schedule: Schedule, rows: IntArray, shares: Shares) -> FloatArray:
     """Most tokens whose activations each rank holds at once, shape (stages, lanes).
 
-    F adds a slot's rows per chunk, BW or W frees them; B alone frees the share `frees` of them
-    (`hydraplan.activations`). `rows` has shape (lanes, microbatches).
+    A token counts as what F keeps of it if nothing is made again, so a limit is as many bytes
+    under every `recompute`. Per chunk F adds the share that it keeps of a slot's rows, B makes it
+    the share that waits for W, BW or W frees all. `rows` has shape (lanes, microbatches).
     """
-    change = {"F": 1.0, "BW": -1.0, "B": -frees, "W": frees - 1.0}
+    kept, waits = shares
+    change = {"F": kept, "BW": -kept, "B": waits - kept, "W": -waits}
     peaks = np.zeros((len(schedule), rows.shape[0]))
     for stage, ops in enumerate(schedule):
         chunks = 1 + max((op.chunk for op in ops), default=0)
@@ -140,9 +142,9 @@ def live_peaks(schedule: Schedule, rows: IntArray, frees: float) -> FloatArray:
     return peaks
 
 
-def peak_live_tokens(schedule: Schedule, rows: IntArray, frees: float) -> float:
+def peak_live_tokens(schedule: Schedule, rows: IntArray, shares: Shares) -> float:
     """Most tokens whose activations one rank holds at once; see `live_peaks`."""
-    return float(live_peaks(schedule, rows, frees).max())
+    return float(live_peaks(schedule, rows, shares).max())
 
 
 def sizes(
@@ -154,7 +156,7 @@ def sizes(
     return {
         "max_tokens_per_rank": float(slots.rows.max()),
         "peak_live_tokens": peak_live_tokens(
-            schedule, slots.rows, input_gradient_frees(cost.model)
+            schedule, slots.rows, held_shares(cost.model, cost.recompute)
         ),
         "num_groups": float(len(groups)),
         "num_shapes": float(max(len(np.unique(lane)) for lane in slots.rows)),

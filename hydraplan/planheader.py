@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from hydraplan.activations import Recompute
 from hydraplan.config import Cluster, Config, Count, ModelShape
 from hydraplan.cost import CostModel
 from hydraplan.costfit import CostFit
@@ -39,6 +40,7 @@ class PlanOptions(Config):
     `microbatch_shape` "tapered" lets microbatches be light at both ends (`placement.taper`).
     `chunks` of every stage, None for as many as the schedule has by itself. `live_microbatches`
     times the cap is what a stage may hold of activations, in tokens; None for no limit.
+    `recompute`: what B makes again, in costs and in what a stage holds.
     """
 
     pp: Count
@@ -63,6 +65,7 @@ class PlanOptions(Config):
     microbatch_shape: Literal["even", "tapered"] = "even"
     chunks: Count | None = None
     live_microbatches: Annotated[Count | None, Field(validate_default=True)] = None
+    recompute: Recompute = "none"
 
     @property
     def live_limit_tokens(self) -> int | None:
@@ -183,5 +186,5 @@ class PlanHeader(Config):
         o = self.options
         return CostModel(
             self.fit, self.model, o.tp, o.pp, o.ranks, self.layers, o.engine, o.rank_speed,
-            self.route,
+            self.route, o.recompute,
         )  # fmt: skip

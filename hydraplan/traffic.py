@@ -19,14 +19,17 @@ def sent_bytes(cost: CostModel, placed: Sequences) -> FloatArray:
     """Bytes the members of each sequence's group send in one step, (num_sequences,).
 
     All layers, forward and backward, summed over members; counted from actual rows, since
-    the members' rows add up to the length. Zero at degree 1.
+    the members' rows add up to the length. Zero at degree 1. Where B makes whole layers again,
+    forward counts twice.
     """
     u, r = placed.ulysses_size.astype(float), placed.ring_size.astype(float)
     kv_heads = np.maximum(cost.num_kv_heads, u)
     row_elements = placed.length_tokens * float(cost.model.head_dim)
     accumulator = ACCUMULATOR_BYTES[cost.model.dtype]
-    inner = 2 * cost.element_bytes * (u - 1) / u * 2 * (cost.num_heads + kv_heads)
-    hops = 2 * kv_heads * (2 * cost.element_bytes * (r - 1) + accumulator * np.where(r > 1, r, 0))
+    times = 3 if cost.recompute == "full" else 2
+    inner = times * cost.element_bytes * (u - 1) / u * 2 * (cost.num_heads + kv_heads)
+    moved = times * cost.element_bytes * (r - 1) + accumulator * np.where(r > 1, r, 0)
+    hops = 2 * kv_heads * moved
     result: FloatArray = cost.tp * cost.model.num_layers * row_elements * (inner + hops)
     return result
 
@@ -66,7 +69,8 @@ def member_bytes(
 def lane_bytes(cost: CostModel, placed: Sequences) -> IntArray:
     """Bytes each lane of a stage sends inside groups for one layer, forward and backward.
 
-    Shape (2, ranks), counted as `member_bytes` does, heads divided evenly.
+    Shape (2, ranks), counted as `member_bytes` does, heads divided evenly. Backward includes the
+    forward that B makes again under `recompute` full.
     """
     sent = np.zeros((2, cost.ranks), np.int64)
     shape = cost.model.head_dim, cost.element_bytes, ACCUMULATOR_BYTES[cost.model.dtype]
@@ -75,6 +79,8 @@ def lane_bytes(cost: CostModel, placed: Sequences) -> IntArray:
         if u * r > 1:
             split = even_split(cost.num_heads, cost.num_kv_heads, u, r)
             sent[:, first : first + u * r] += member_bytes(length, split, *shape)
+    if cost.recompute == "full":
+        sent[1] += sent[0]
     return cost.tp * sent
 
 

@@ -94,7 +94,10 @@ def stage_layers(
     even = tuple(tuple(row) for row in split())
     if options.layers == "even" or options.pp * chunks == 1:
         return even
-    cost = CostModel(fit, model, options.tp, options.pp, options.ranks, even, route_name=route_name)
+    cost = CostModel(
+        fit, model, options.tp, options.pp, options.ranks, even, route_name=route_name,
+        recompute=options.recompute,
+    )  # fmt: skip
     length = np.minimum(length_tokens, options.max_tokens_per_rank * options.ranks)
     one = np.ones_like(length)
     attention_s = float(cost.attention_s(length, one, one).sum()) / max(1, int(length.sum()))

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hydraplan.activations import input_gradient_frees
+from hydraplan.activations import held_shares
 from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible
 from hydraplan.metrics import peak_live_tokens
@@ -84,18 +84,23 @@ def with_ops(request: Request, options: PlanOptions, draft: Draft) -> tuple[Draf
 
 
 def memory_of(cost: CostModel, options: PlanOptions, slots: SlotTimes) -> Memory:
-    """What the fullest lane of every microbatch holds, in rows, and what a stage may hold."""
+    """What the fullest lane of every microbatch holds, in live tokens, and what a stage may hold.
+
+    Where B leaves more for W than F kept, room for it is kept from F on.
+    """
     limit = options.live_limit_tokens
+    shares = held_shares(cost.model, cost.recompute)
+    most = max(shares)
     return Memory(
         limit=np.inf if limit is None else float(limit),
-        live=slots.rows.max(axis=0).astype(float),
-        frees=input_gradient_frees(cost.model),
+        live=most * slots.rows.max(axis=0),
+        frees=1 - shares.after_input / most,
     )
 
 
 def _check_limit(cost: CostModel, options: PlanOptions, ops: Schedule, rows: IntArray) -> None:
     limit = options.live_limit_tokens
-    peak = peak_live_tokens(ops, rows, input_gradient_frees(cost.model))
+    peak = peak_live_tokens(ops, rows, held_shares(cost.model, cost.recompute))
     if limit is not None and peak > limit * (1 + ROUNDING):
         raise Infeasible(
             f"schedule {options.pipeline} holds activations of {peak:.9g} tokens at once,"

@@ -1,6 +1,6 @@
 import pytest
 
-from hydraplan.activations import forward_bytes, input_gradient_frees, waiting_bytes
+from hydraplan.activations import Recompute, forward_bytes, held_shares, waiting_bytes
 from hydraplan.config import ModelShape, load_model
 
 
@@ -33,5 +33,23 @@ def test_a_plain_mlp_would_leave_what_the_zero_bubble_paper_counts() -> None:
 )
 def test_b_frees_a_quarter_to_two_fifths(name: str, dtype: str, share: float) -> None:
     model = load_model(name).model_copy(update={"dtype": dtype})
-    assert input_gradient_frees(model) == pytest.approx(share, abs=5e-5)
+    assert held_shares(model).after_forward == 1.0
+    assert 1 - held_shares(model).after_input == pytest.approx(share, abs=5e-5)
     assert 0 < waiting_bytes(model) < forward_bytes(model)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "columns"),
+    [  # of 2 bytes: hidden 4096, q 4096, k 1024, ffn 14336; a log-sum-exp of 4 bytes a head
+        ("full", 4096),
+        ("selective", 2 * 4096 + 2 * 4096 + 2 * 1024 + 2 * 14336 + 2 * 32),
+    ],
+)
+def test_what_is_made_again_is_not_kept_and_w_needs_what_it_needs(
+    recompute: Recompute, columns: int
+) -> None:
+    model = load_model("llama-8b")
+    kept, waits = held_shares(model, recompute)
+    assert forward_bytes(model, recompute) == 2 * columns
+    assert kept == 2 * columns / forward_bytes(model) < waits
+    assert waits == held_shares(model).after_input

@@ -342,3 +342,32 @@ def test_what_nesting_lowers_beyond_a_node_is_what_shows_not_what_is_sent() -> N
 def test_where_tensor_parallelism_fills_the_node_nesting_is_a_plain_ring() -> None:
     cost = on_cluster("h100-sxm", "llama-70b", tp=8)
     assert [cost.shapes(d) for d in DEGREES] == [[(1, d)] for d in DEGREES]
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_b_makes_again_all_of_f_but_embedding_and_head_under_full_recomputation(tp: int) -> None:
+    plain = replace(cost_model(ranks=8, pp=3), tp=tp)
+    full = replace(plain, recompute="full")
+    lengths = arrays(8192, 2, 2)
+    forward, backward = plain.attention_s(*lengths)
+    assert full.attention_s(*lengths).tolist() == [forward.tolist(), (backward + forward).tolist()]
+    middle = (slice(None), 1, 0)
+    for found, kept in ((full.row_s, plain.row_s), (full.call_s, plain.call_s)):
+        assert found[middle] == pytest.approx(kept[middle] + [0, kept[middle][0], 0], rel=1e-12)
+        more = (found - kept)[1, :, 0] / np.array(plain.layers)[:, 0]
+        assert more == pytest.approx(np.full(plain.pp, more[0]), rel=1e-9)
+        assert (found[[0, 2]] == kept[[0, 2]]).all()
+
+
+def test_b_moves_norms_and_swiglu_again_under_selective_recomputation() -> None:
+    plain = cost_model(ranks=8, pp=3)
+    selective = replace(plain, recompute="selective")
+    layers = np.array(plain.layers)[:, 0]
+    moved = 2 * (4 * 4096 + 3 * 14336) / plain.fit.memory_bytes_per_s
+    more = (selective.row_s - plain.row_s)[..., 0]
+    assert more[1] == pytest.approx(layers * moved, rel=1e-6)
+    assert (more[[0, 2]] == 0).all()
+    assert (selective.call_s == plain.call_s).all()
+    assert np.array_equal(
+        selective.attention_s(*arrays(8192, 2, 2)), plain.attention_s(*arrays(8192, 2, 2))
+    )

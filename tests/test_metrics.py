@@ -3,6 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from hydraplan.activations import Shares
 from hydraplan.cost import CostModel
 from hydraplan.costfit import LinkFit, RateFit
 from hydraplan.metrics import (
@@ -38,15 +39,22 @@ def test_balance_figures_of_a_worked_example() -> None:
 def test_live_tokens_peak_where_the_most_forwards_wait_for_their_backward() -> None:
     rows = np.array([[10, 20, 30, 40], [1, 1, 1, 1]])
     # the first stage of two holds two microbatches: 30 + 40 at the end
-    assert peak_live_tokens(one_f_one_b(2, 4), rows, 0.5) == 70
-    assert peak_live_tokens(one_f_one_b(1, 4), rows, 0.5) == 40
-    assert live_peaks(one_f_one_b(2, 4), rows, 0.5).tolist() == [[70, 2], [40, 1]]
+    assert peak_live_tokens(one_f_one_b(2, 4), rows, Shares(1.0, 0.5)) == 70
+    assert peak_live_tokens(one_f_one_b(1, 4), rows, Shares(1.0, 0.5)) == 40
+    assert live_peaks(one_f_one_b(2, 4), rows, Shares(1.0, 0.5)).tolist() == [[70, 2], [40, 1]]
 
 
 def test_an_input_gradient_alone_frees_its_share() -> None:
     ops = ((Op("F", 0), Op("B", 0), Op("F", 1), Op("W", 0), Op("B", 1), Op("W", 1)),)
     for frees, peak in ((0.0, 200), (0.25, 175), (0.5, 150), (1.0, 100)):
-        assert peak_live_tokens(ops, np.array([[100, 100]]), frees) == peak
+        assert peak_live_tokens(ops, np.array([[100, 100]]), Shares(1.0, 1 - frees)) == peak
+
+
+def test_what_is_made_again_is_held_from_b_to_w() -> None:
+    ops = ((Op("F", 0), Op("F", 1), Op("B", 0), Op("B", 1), Op("W", 0), Op("W", 1)),)
+    rows = np.array([[100, 10]])
+    assert live_peaks(ops, rows, Shares(0.25, 0.75)).tolist() == [[0.75 * 110]]
+    assert live_peaks(one_f_one_b(2, 2), rows, Shares(0.25, 0.75)).tolist() == [[27.5], [25.0]]
 
 
 def test_a_plans_figures_are_means_but_sizes_that_must_fit_are_maxima() -> None:

@@ -17,6 +17,7 @@ CHANGED = {
     "max_groups": 3,
     "reorder": "window:64",
     "engine": "ring",
+    "recompute": "full",
     "rank_speed": (1.0, 0.1 + 0.2, 1.0, 1e-3, 1000.0, 1 / 3),
 }
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -84,6 +86,18 @@ def test_lanes_send_what_their_members_send() -> None:
     assert sent[:, 2:4].tolist() == (first[:, 2:] + second).tolist()
     assert sent[:, 4:].tolist() == third.tolist()
     assert 32 * sent.sum() == pytest.approx(sent_bytes(cost, placed).sum(), rel=1e-12)
+
+
+def test_whole_layers_that_are_made_again_exchange_forward_twice() -> None:
+    plain = cost_model(ranks=8)
+    full, selective = (replace(plain, recompute=mode) for mode in ("full", "selective"))
+    placed = placed_sequences([Place(333, 0, 2, 2), Place(7, 2, 2, 1), Place(65, 4, 4, 1, 1)])
+    forward, backward = lane_bytes(plain, placed)
+    assert lane_bytes(full, placed).tolist() == [forward.tolist(), (forward + backward).tolist()]
+    assert 32 * lane_bytes(full, placed).sum() == pytest.approx(
+        sent_bytes(full, placed).sum(), rel=1e-12
+    )
+    assert sent_bytes(selective, placed).tolist() == sent_bytes(plain, placed).tolist()
 
 
 def test_gradient_sync_is_a_ring_all_reduce_of_the_stage() -> None:

@@ -29,6 +29,7 @@ from cells import Pool, ask  # noqa: E402
 from mixes import batch, file_source, filling_tokens  # noqa: E402
 from tables import Cell, Table, progress, reported  # noqa: E402
 
+from hydraplan.activations import Shares  # noqa: E402
 from hydraplan.errors import Infeasible  # noqa: E402
 from hydraplan.metrics import peak_live_tokens, shares  # noqa: E402
 from hydraplan.model import IntArray, Schedule  # noqa: E402
@@ -127,7 +128,7 @@ def time_s(times: SlotTimes, schedule: Schedule, order: IntArray) -> float:
 
 def fits(times: SlotTimes, schedule: Schedule, order: IntArray, memory: Memory) -> bool:
     """Whether no rank ever holds more than the limit, lane by lane."""
-    peak = peak_live_tokens(schedule, times.rows[:, order], memory.frees)
+    peak = peak_live_tokens(schedule, times.rows[:, order], Shares(1.0, 1 - memory.frees))
     return peak <= memory.limit * (1 + ROUNDING)
 
 

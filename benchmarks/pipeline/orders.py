@@ -28,7 +28,7 @@ from cells import MODEL, Pool, ask  # noqa: E402
 from mixes import Source, batch, file_source, filling_tokens  # noqa: E402
 from tables import Cell, Table, progress, reported  # noqa: E402
 
-from hydraplan.activations import input_gradient_frees  # noqa: E402
+from hydraplan.activations import held_shares  # noqa: E402
 from hydraplan.config import load_model  # noqa: E402
 from hydraplan.model import IntArray  # noqa: E402
 from hydraplan.planner.forked import in_order  # noqa: E402
@@ -126,7 +126,7 @@ def ordered(name: Named, times: SlotTimes, way: str) -> Ordered:
     """The schedule with microbatches in that order; `searched` starts from the best of all."""
     limit = np.inf if name.worth is None else float(name.worth * times.op_s.shape[1] * CAP)
     live = times.rows.max(axis=0).astype(float)
-    memory = Memory(limit, live, input_gradient_frees(load_model(MODEL)))
+    memory = Memory(limit, live, 1 - held_shares(load_model(MODEL)).after_input)
     orders = {o: microbatch_order(o, times.load_s) for o in ORDERS if way in (o, "searched")}
     return plan_ops(name.pipeline, times, memory, orders, search=way == "searched")
 

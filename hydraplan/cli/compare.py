@@ -34,6 +34,7 @@ def compare(
     layers: o.Layers = "balanced",
     microbatch_shape: o.MicrobatchShape = "even",
     rank_speed: o.RankSpeed = None,
+    recompute: o.Recompute = "none",
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
     workers: Annotated[
@@ -86,6 +87,7 @@ def compare(
         layers=layers,
         microbatch_shape=microbatch_shape,
         rank_speed=rank_speed,
+        recompute=recompute,
     )
     if ignored := without_taper(inputs.options, names):
         console.note(f"note: {ignored}")

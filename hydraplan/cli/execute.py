@@ -14,6 +14,8 @@ REAL_ONLY = (
     "--data",
     "--learning-rate",
     "--clip-grad",
+    "--dtype",
+    "--recompute",
     "--timeout",
     "--transport",
     "--debug-messages",
@@ -26,6 +28,10 @@ the spread."""
 Data = Annotated[
     Path | None,
     typer.Option("--data", help="Megatron .idx with its .bin; default: generated token ids."),
+]
+RecomputeRun = Annotated[
+    Literal["none", "selective", "full"] | None,
+    typer.Option("--recompute", help="What B makes again: none, selective, full.  [the plan's]"),
 ]
 Timeout = Annotated[
     float, typer.Option("--timeout", min=1, help="Longest wait of a worker for another, seconds.")
@@ -97,6 +103,11 @@ def execute(
             help="Largest norm of the whole gradient, 0 for none.  [default: 1.0]",
         ),
     ] = None,
+    dtype: Annotated[
+        Literal["float64", "float32", "bfloat16"] | None,
+        typer.Option("--dtype", help="Precision of the activations.  [default: the model's]"),
+    ] = None,
+    recompute: RecomputeRun = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Run folder; without it nothing is kept.")
     ] = None,
@@ -168,6 +179,8 @@ def execute(
             transport=transport,
             debug_messages=debug_messages,
             ring_hops=ring_hops,
+            dtype=dtype,
+            recompute=recompute,
         )
     if run is None:
         return

@@ -83,6 +83,10 @@ MicrobatchShape = Annotated[
     Literal["even", "tapered"],
     typer.Option("--microbatch-shape", help="Microbatches of equal load, or light at both ends."),
 ]
+Recompute = Annotated[
+    Literal["none", "selective", "full"],
+    typer.Option("--recompute", help="What B makes again: nothing, norms and SwiGLU, all layers."),
+]
 RankSpeed = Annotated[
     Path | None,
     typer.Option("--rank-speed", help="Speed of every lane: Parquet, CSV, text, or a run folder."),
@@ -133,6 +137,7 @@ def read_inputs(
     layers: Literal["balanced", "even"],
     microbatch_shape: Literal["even", "tapered"],
     rank_speed: Path | None,
+    recompute: Literal["none", "selective", "full"],
 ) -> Inputs:
     """Check the options that typer cannot, and read both input files."""
     from pydantic import ValidationError
@@ -177,6 +182,7 @@ def read_inputs(
             layers=layers,
             microbatch_shape=microbatch_shape,
             rank_speed=None if rank_speed is None else read_speeds(rank_speed, ranks),
+            recompute=recompute,
         )
     except ValidationError as error:
         raise InputError(f"option {validation_text(error)}") from None

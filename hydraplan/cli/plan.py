@@ -45,6 +45,7 @@ def plan(
     layers: o.Layers = "balanced",
     microbatch_shape: o.MicrobatchShape = "even",
     rank_speed: o.RankSpeed = None,
+    recompute: o.Recompute = "none",
     unit: o.Unit = "sequences",
     seed: o.Seed = 0,
     force: o.Force = False,
@@ -100,6 +101,7 @@ def plan(
         layers=layers,
         microbatch_shape=microbatch_shape,
         rank_speed=rank_speed,
+        recompute=recompute,
     )
     if ignored := without_taper(inputs.options):
         console.note(f"note: {ignored}")

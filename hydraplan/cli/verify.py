@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from hydraplan.cli import options as o
-from hydraplan.cli.execute import Data, DebugMessages, RingHops, Timeout, Transport
+from hydraplan.cli.execute import Data, DebugMessages, RecomputeRun, RingHops, Timeout, Transport
 
 
 def verify(
@@ -14,6 +14,7 @@ def verify(
     dtype: Annotated[
         Literal["float64", "float32"], typer.Option("--dtype", help="Precision of the workers.")
     ] = "float64",
+    recompute: RecomputeRun = None,
     seed: o.Seed = 0,
     data: Data = None,
     timeout: Timeout = 120.0,
@@ -44,6 +45,7 @@ def verify(
         transport=transport,
         debug_messages=debug_messages,
         ring_hops=ring_hops,
+        recompute=recompute,
     )
     if json:
         console.emit_json(verdict.as_dict())
@@ -59,7 +61,7 @@ def verify(
                 ["in", verdict.worst_parameter],
                 ["limit", f"{verdict.limit:.0e}"],
             ],
-            f"{plan}, batch {batch} in {dtype}, {verdict.pipeline}:"
+            f"{plan}, batch {batch} in {dtype}, recompute {verdict.recompute}, {verdict.pipeline}:"
             f" {verdict.num_sequences} sequences ({degrees})",
         )
         console.emit()

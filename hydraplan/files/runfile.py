@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import PositiveInt
 
+from hydraplan.activations import Recompute
 from hydraplan.config import Config
 from hydraplan.errors import InputError
 from hydraplan.files.memoryfile import MEMORY_SCHEMA, Peaks, memory_table, peaks_of
@@ -84,6 +85,7 @@ class RunHeader(Config):
     """Footer of the files of a run. `data` is the file ids came from, or "generated".
 
     `clip_grad`: the largest gradient norm, 0 for no limit, None where nothing was trained.
+    `recompute`: what B made again.
 
     `noise` and `trials`: what a simulated run was drawn from, and how often; its steps and ops are
     those of the first trial. `pool_barrier`: its lanes met in every F and B.
@@ -102,6 +104,7 @@ class RunHeader(Config):
     learning_rate: float | None
     data: str
     clip_grad: float | None = None
+    recompute: Recompute = "none"
     noise: str = "none"
     trials: PositiveInt = 1
     pool_barrier: bool = False

@@ -74,9 +74,11 @@ def run_title(run: Run) -> str:
     if run.header.mode == "simulated":
         where = f"simulated with its {run.header.device}"
         where += ", all lanes meeting in every microbatch" if run.header.pool_barrier else ""
+    recompute = run.header.recompute
+    remade = "" if recompute == "none" else f", recompute {recompute}"
     return printable(
         f"{run.header.plan_name}: {where}, pp {options.pp} x ranks {options.ranks},"
-        f" {run.header.dtype}"
+        f" {run.header.dtype}{remade}"
     )
 
 

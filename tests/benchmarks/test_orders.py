@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hydraplan.activations import Shares
 from hydraplan.metrics import peak_live_tokens
 from hydraplan.planner.pipeline.memory import Memory
 from hydraplan.planner.pipeline.order import ORDERS, microbatch_order
@@ -68,7 +69,9 @@ def test_a_static_rival_runs_in_its_best_order_within_the_limit_of_every_lane(au
     free_s = auto.static_s("zb-h1", times, orders, Memory(np.inf, live))
     assert free_s <= min(auto.time_s(times, zb_h1(3, 6), order) for order in orders.values())
     assert auto.static_s("zb-h1", times, orders, Memory(float(live.max()), live)) == np.inf
-    peaks = [peak_live_tokens(zb_h1(3, 6), times.rows[:, o], 0.5) for o in orders.values()]
+    peaks = [
+        peak_live_tokens(zb_h1(3, 6), times.rows[:, o], Shares(1.0, 0.5)) for o in orders.values()
+    ]
     tight_s = auto.static_s("zb-h1", times, orders, Memory(min(peaks), live))
     assert free_s <= tight_s < np.inf
 

@@ -81,8 +81,13 @@ def places_of(ranks: int, num_microbatches: int, seed: int) -> list[Place]:
     return places
 
 
-def check_orders(folder: Path, pp: int, ranks: int, num_microbatches: int, seed: int, orders):
-    """Run the orders on one launch of workers; hold each against one process and the prediction."""
+def check_orders(
+    folder: Path, pp: int, ranks: int, num_microbatches: int, seed: int, orders, modes=("none",)
+):
+    """Run the orders on one launch of workers; hold each against one process and the prediction.
+
+    Each under every `recompute` of `modes`.
+    """
     model, places = tiny_model(8, 2, 3 * pp), places_of(ranks, num_microbatches, seed)
     jobs = {}
     for order in orders:
@@ -92,7 +97,8 @@ def check_orders(folder: Path, pp: int, ranks: int, num_microbatches: int, seed:
             num_chunks=order.num_chunks,
         )  # fmt: skip
         options = {"data": None, "seed": seed, "dtype": "float64", "timeout_s": TIMEOUT_S}
-        jobs[order.name] = prepare(path, [0], **options)
+        for mode in modes:
+            jobs[f"{order.name}-{mode}"] = prepare(path, [0], recompute=mode, **options)
     run_workers(partial(run_jobs, folder, jobs), pp, ranks, TIMEOUT_S)
     job = next(iter(jobs.values()))
     placed = job.batches[0].sequences.placed()
@@ -106,7 +112,7 @@ def check_orders(folder: Path, pp: int, ranks: int, num_microbatches: int, seed:
         assert max(errors.values()) <= 1e-10, (name, errors)
         found_loss, *peaks = np.load(folder / f"{name}.npy", allow_pickle=False)
         assert abs(found_loss - loss) <= 1e-10 * loss, name
-        predicted = planned_live_peaks(job.header.cost_model(), job.batches[0])
+        predicted = planned_live_peaks(job.cost, job.batches[0])
         assert peaks == pytest.approx(predicted.ravel(), rel=1e-12), name
         assert max(peaks) > 0
 
@@ -117,8 +123,9 @@ def run_jobs(folder: Path, jobs: dict[str, Job], world):
     for name, job in jobs.items():
         header, route = job.header, job.header.cost_model().route
         stage = build_stage(
-            header.model, header.layers, route, world.stage, job.seed, torch.float64
-        )
+            job.model, header.layers, route, world.stage, job.seed, torch.float64, None,
+            job.recompute,
+        )  # fmt: skip
         worker = replace(first, route=route, stage=stage)
         measured = run_step(worker, job, job.batches[0])
         if world.lane == 0:
@@ -127,6 +134,21 @@ def run_jobs(folder: Path, jobs: dict[str, Job], world):
         if measured is not None:
             said = [measured.loss, *measured.peak_live_tokens.ravel().tolist()]
             np.save(folder / f"{name}.npy", np.array(said))
+
+
+RECOMPUTED = {"1f1b-1", "interleaved-2", "zb-h2-1", "zb-v-2", "random-v-2"}
+
+
+@pytest.mark.parametrize(
+    ("pp", "ranks", "num_microbatches"),
+    [(2, 2, 3), pytest.param(2, 4, 5, marks=pytest.mark.slow)],
+)
+def test_so_do_schedules_whose_backward_makes_activations_again(
+    tmp_path, pp, ranks, num_microbatches
+):
+    orders = [order for order in all_orders(pp) if order.name in RECOMPUTED]
+    assert len(orders) == len(RECOMPUTED)
+    check_orders(tmp_path, pp, ranks, num_microbatches, 7, orders, ("selective", "full"))
 
 
 def planned_orders(pp: int, ranks: int, num_microbatches: int, seed: int) -> list[Order]:

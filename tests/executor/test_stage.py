@@ -19,9 +19,9 @@ from tests.plans import batch_rows, tiny_model
 MODEL = tiny_model(8, 2, 8)
 
 
-def stage_of(name, layers, stage):
+def stage_of(name, layers, stage, recompute="none", compute=torch.float64):
     way = route(name, len(layers), len(layers[0]))
-    return build_stage(MODEL, layers, way, stage, 4, torch.float64)
+    return build_stage(MODEL, layers, way, stage, 4, compute, recompute=recompute)
 
 
 def slot_of(rows):
@@ -85,6 +85,52 @@ def test_b_then_w_gives_the_bits_of_bw_on_the_stage_with_both_ends(rows, chunk):
         assert torch.equal(split[3][name], fused[3][name]), name
 
 
+@pytest.mark.parametrize("put_off", [False, True])
+@pytest.mark.parametrize("compute", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("chunk", [0, 1])
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_what_is_made_again_gives_the_same_bits_and_leaves_the_same_for_w(
+    recompute, chunk, compute, put_off
+):
+    slot, received = slot_of(9), None if chunk == 0 else random_rows(9).to(compute)
+    gradient = random_rows(9, 1).to(compute) if chunk == 0 else torch.tensor(0.125).double()
+    stages = [stage_of("v", ((1, 2), (2, 3)), 0, mode, compute) for mode in ("none", recompute)]
+    kept, remade = (found_by(s, chunk, slot, received, gradient, put_off) for s in stages)
+    assert remade[2] == kept[2]
+    assert torch.equal(remade[0], kept[0])
+    assert torch.equal(remade[1], kept[1])
+    for name, found in kept[3].items():
+        assert (found is None) == (remade[3][name] is None)
+        assert found is None or torch.equal(found, remade[3][name]), name
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_a_chunk_without_rows_goes_through_both_ways_under_every_recompute(recompute):
+    stage = stage_of("loop", ((2,), (6,)), 0, recompute)
+    _, found, _, gradients = found_by(stage, 0, slot_of(0), None, random_rows(0), True)
+    assert found.shape == (0, 32)
+    assert all((g == 0).all() for g in gradients.values())
+
+
+@pytest.mark.parametrize(("recompute", "calls"), [("none", 3), ("selective", 3), ("full", 6)])
+def test_attention_runs_again_in_b_only_if_whole_layers_are_made_again(recompute, calls):
+    seen = []
+
+    def attend(q, k, v):
+        seen.append(len(q))
+        return reference_attention(q, k, v)
+
+    stage, slot, received = stage_of("loop", ((2,), (3,), (3,)), 1, recompute), slot_of(9), None
+    received = random_rows(9)
+    passed = stage.forward(0, slot, received, attend)
+    assert len(seen) == 3
+    _, waiting = stage.backward(0, slot, passed, random_rows(9, 1), True)
+    assert len(seen) == calls
+    for work in waiting:
+        work()
+    assert len(seen) == calls
+
+
 def test_autograds_own_split_of_plain_linears_finds_the_same():
     """PyTorch's I and W on the graph of a middle chunk, of which ours needs no private part."""
     slot, received, gradient = slot_of(21), random_rows(21), random_rows(21, 1)
@@ -116,11 +162,11 @@ def test_the_heads_weight_waits_only_while_all_logits_are_kept(monkeypatch):
         torch.testing.assert_close(found[0][name], found[1][name], rtol=1e-12, atol=1e-14)
 
 
-def bytes_held(model, rows, num_layers):
+def bytes_held(model, rows, num_layers, recompute):
     """Bytes of all tensors but weights that a middle chunk keeps: after F, and after B."""
     compute, received = getattr(torch, model.dtype), torch.ones(rows, model.hidden_size)
     layers = ((1,), (num_layers,), (model.num_layers - 1 - num_layers,))
-    stage = build_stage(model, layers, route("loop", 3, 1), 1, 4, compute)
+    stage = build_stage(model, layers, route("loop", 3, 1), 1, 4, compute, recompute=recompute)
     slot, kernel = slot_of(rows), choose_kernel(torch.device("cpu"), compute)
     weights = {w.untyped_storage().data_ptr() for w in stage.weights.values()}
 
@@ -145,14 +191,19 @@ def bytes_held(model, rows, num_layers):
     return size(saved), size([t for work in waiting for t in work.args[1:]])
 
 
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize(("heads", "kv_heads", "ffn"), [(8, 2, 48), (4, 4, 112), (8, 1, 40)])
-def test_f_keeps_and_b_leaves_for_w_the_bytes_that_the_model_says(heads, kv_heads, ffn, dtype):
+def test_f_keeps_and_b_leaves_for_w_the_bytes_that_the_model_says(
+    heads, kv_heads, ffn, dtype, recompute
+):
     shape = {"num_heads": heads, "num_kv_heads": kv_heads, "ffn_hidden_size": ffn, "dtype": dtype}
     model = MODEL.model_copy(update=shape)
-    found = [bytes_held(model, 40, num_layers) for num_layers in (2, 5)]
+    found = [bytes_held(model, 40, num_layers, recompute) for num_layers in (2, 5)]
     after_f, after_b = (more - less for less, more in zip(*found, strict=True))
-    assert after_f == 3 * 40 * forward_bytes(model)
+    assert after_f == 3 * 40 * forward_bytes(model, recompute)
     assert after_b == 3 * 40 * waiting_bytes(model)
     angles = 40 * model.head_dim * ACCUMULATOR_BYTES[dtype]  # once a chunk
+    if recompute == "full":  # an argument of the checkpoints, held but not saved
+        angles = 0
     assert found[0] == (2 * after_f // 3 + angles, 2 * after_b // 3)

@@ -54,8 +54,9 @@ def plan_of(tmp_path, places, kv_heads=2, pp=2, num_layers=2):
     return write_test_plan(tmp_path / "x.plan", [places], pp=pp, ranks=4, model=model)
 
 
-def check(path, dtype):
-    return verify(path, batch=0, dtype=dtype, seed=5, data=None, timeout_s=TIMEOUT_S)
+def check(path, dtype, recompute=None):
+    options = {"seed": 5, "data": None, "timeout_s": TIMEOUT_S, "recompute": recompute}
+    return verify(path, batch=0, dtype=dtype, **options)
 
 
 @pytest.mark.parametrize("kv_heads", [8, 2, 1])
@@ -67,6 +68,15 @@ def test_float64_agrees_with_one_process_to_1e_10(tmp_path, kv_heads):
     assert verdict.degrees == {1: 5, 2: 3, 4: 4}
     assert verdict.num_sequences == 12
     assert 3.0 < verdict.reference_loss < 7.0
+
+
+@pytest.mark.parametrize("recompute", ["full", pytest.param("selective", marks=pytest.mark.slow)])
+def test_what_is_made_again_agrees_as_well_and_is_held_as_predicted(tmp_path, recompute):
+    verdict = check(plan_of(tmp_path, MIXED), "float64", recompute)
+    assert verdict.is_within
+    assert verdict.holds_as_predicted
+    assert verdict.recompute == verdict.as_dict()["recompute"] == recompute
+    assert verdict.peaks.measured.max() < 30  # of 50 rows of the fullest slots
 
 
 @pytest.mark.parametrize(
@@ -190,8 +200,9 @@ def test_a_gradient_that_is_not_finite_is_the_worst_of_all(bad: float, where: st
 def test_a_verdict_on_what_is_not_finite_is_no() -> None:
     verdict = Verdict(
         loss=1.0, reference_loss=1.0, loss_error=0.0, max_gradient_error=np.inf,
-        worst_parameter="a", limit=1e-10, dtype="float64", batch=0, pipeline="1f1b",
-        num_sequences=1, peaks=Peaks(np.ones((1, 1)), np.ones((1, 1))), degrees={1: 1},
+        worst_parameter="a", limit=1e-10, dtype="float64", recompute="none", batch=0,
+        pipeline="1f1b", num_sequences=1, peaks=Peaks(np.ones((1, 1)), np.ones((1, 1))),
+        degrees={1: 1},
     )  # fmt: skip
     assert not verdict.is_within
     assert not replace(verdict, max_gradient_error=0.0, loss_error=np.nan).is_within

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from hydraplan.activations import Shares
 from hydraplan.errors import Infeasible
 from hydraplan.metrics import peak_live_tokens
 from hydraplan.model import Op
@@ -24,7 +25,7 @@ def test_peaks_agree_with_the_figure(name: str) -> None:
     schedule, rows = SCHEDULES[name].make(3, 7, chunks), np.arange(3, 10)[None]
     memory = Memory(np.inf, rows[0].astype(float), 0.3)
     peak = max(memory.peak(ops, chunks) for ops in schedule)
-    assert peak == pytest.approx(peak_live_tokens(schedule, rows, 0.3), rel=1e-12)
+    assert peak == pytest.approx(peak_live_tokens(schedule, rows, Shares(1.0, 0.7)), rel=1e-12)
 
 
 def test_what_fits_and_what_does_not() -> None:

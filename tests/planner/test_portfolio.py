@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hydraplan.activations import Shares
 from hydraplan.errors import Infeasible
 from hydraplan.metrics import peak_live_tokens
 from hydraplan.planner.pipeline.list_schedule import NEVER, Rule
@@ -35,7 +36,7 @@ def test_alike_microbatches_reach_the_bound_of_zero_bubble() -> None:
         memory = even_memory(4 * stages_worth, 8)
         schedule = portfolio(times, memory)
         assert iteration_s(times, schedule) == 27  # 3 m + p - 1
-        assert peak_live_tokens(schedule, times.rows, 0.5) <= 4 * stages_worth
+        assert peak_live_tokens(schedule, times.rows, Shares(1.0, 0.5)) <= 4 * stages_worth
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_no_worse_than_published_zero_bubble_schedules(
     op_s = np.broadcast_to(np.array([f, b, w])[:, None, None], (3, p, m))
     times = lane_times(op_s, comm)
     schedule = portfolio(times, even_memory(worth * p, m))
-    assert peak_live_tokens(schedule, times.rows, 0.5) <= worth * p
+    assert peak_live_tokens(schedule, times.rows, Shares(1.0, 0.5)) <= worth * p
     span_s = m * (f + b + w) / (1 - rate - 0.0005)
     assert iteration_s(times, schedule) <= span_s + (p - 1) * (f + comm)
 
