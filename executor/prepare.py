@@ -43,7 +43,8 @@ class Job:
 
     `transport`: how messages between stages are told apart (`hydraplan.executor.transport`).
     `debug_messages`: each is checked by a header before it. `ring_hops`: whether one call posts
-    both messages of a hop.
+    both messages of a hop. `is_shared`: rank 0 alone read the batches, and tells the others
+    (`hydraplan.executor.share_plan`).
     """
 
     header: PlanHeader
@@ -59,6 +60,7 @@ class Job:
     transport: TransportName = "tagged"
     debug_messages: bool = False
     ring_hops: RingHops = "batched"
+    is_shared: bool = False
 
     @property
     def model(self) -> ModelShape:
@@ -86,6 +88,8 @@ def prepare(
 ) -> Job:
     """Open a plan and check everything about the named batches that can be checked.
 
+    Under torchrun rank 0 alone reads and checks batches; the job of the others has none yet.
+
     Args:
         data: `.idx` or `.bin` of a Megatron dataset; None generates ids from the seed.
         dtype: Compute dtype instead of the model's.
@@ -98,6 +102,8 @@ def prepare(
     """
     if not 0 < timeout_s < MAX_TIMEOUT_S:
         raise InputError(f"timeout {timeout_s} s is not between 0 and {MAX_TIMEOUT_S:.0f} s")
+    is_shared = "WORLD_SIZE" in os.environ
+    is_reader = not is_shared or os.environ.get("RANK") == "0"
     plan = open_plan(path)
     header = plan.header
     if header.options.tp != 1:
@@ -105,9 +111,9 @@ def prepare(
             f"{path} is for tp {header.options.tp}, real execution runs tp 1",
             "plan with --tp 1, or use execute --simulate",
         )
-    if "WORLD_SIZE" not in os.environ:  # under torchrun the workers may be anywhere
+    if not is_shared:  # under torchrun the workers may be anywhere
         check_memory(header, dtype or header.model.dtype, available_bytes())
-    read = tuple(read_valid_batch(plan, i) for i in batches)
+    read = tuple(read_valid_batch(plan, i) for i in batches) if is_reader else ()
     for batch in read:
         count_labels(batch.sequences.placed(), batch.batch)
     tokens = generated_tokens(seed, header.model.vocab_size)
@@ -117,7 +123,7 @@ def prepare(
         check_ids(tokens, placed, header.model.vocab_size, data.with_suffix(".bin"))
     return Job(
         header=header,
-        digest=plan_digest(plan),
+        digest=plan_digest(plan) if is_reader else "",
         batches=read,
         steps={batch.batch: lower_batch(path, header, batch) for batch in read},
         tokens=tokens,
@@ -129,4 +135,5 @@ def prepare(
         transport=transport,
         debug_messages=debug_messages,
         ring_hops=ring_hops,
+        is_shared=is_shared,
     )

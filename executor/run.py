@@ -27,6 +27,7 @@ from hydraplan.executor.predicted import Predicted, predict
 from hydraplan.executor.prepare import Job, RingHops, TransportName, prepare
 from hydraplan.executor.record import Measured, collect
 from hydraplan.executor.same_step import check_same_step
+from hydraplan.executor.share_plan import share_plan
 from hydraplan.executor.stage import build_stage
 from hydraplan.executor.step import Worker, run_batch
 from hydraplan.files.memoryfile import Peaks
@@ -167,6 +168,7 @@ def run_step(worker: Worker, job: Job, batch: BatchPlan) -> Measured | None:
 
 
 def _train(world: World, job: Job, header: RunHeader, folder: Path) -> None:
+    job = share_plan(world, job) if job.is_shared else job
     worker = set_up(world, job, header)
     assert header.learning_rate is not None
     assert header.clip_grad is not None

@@ -33,6 +33,7 @@ HASHED_COLUMNS = (
     "length_tokens",
     "valid_tokens",
     "microbatch",
+    "order",
     "first_rank",
     "ulysses_size",
     "ring_size",

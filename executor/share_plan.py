@@ -1,0 +1,71 @@
+"""Under torchrun rank 0 alone reads and checks the batches of a plan, and sends them to all others.
+
+So thousands of workers do not read and prove the same files at once, and no two hosts can hold
+different ones: the others take what they run from rank 0 (`plan_wire`). That it arrived as it was
+read is proven before every step (`same_step`). What rank 0 refuses ends the run before anything is
+sent.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from hydraplan.errors import RunFailed
+from hydraplan.executor.data import check_ids
+from hydraplan.executor.groups import World
+from hydraplan.executor.plan_wire import decode_batch, encode_batch
+from hydraplan.executor.prepare import Job
+from hydraplan.executor.transport import reason
+from hydraplan.executor.valid import lower_batch
+
+DIGEST_BYTES = 32
+
+
+def share_plan(world: World, job: Job) -> Job:
+    """The job of rank 0, on all workers; collective. Ids of rows that this lane holds are checked.
+
+    Raises:
+        InputError: The dataset of this host holds ids beyond the vocabulary.
+        RunFailed: A worker died, or did not come in time.
+    """
+    sent = [encode_batch(batch) for batch in job.batches]
+    digest = np.frombuffer(bytes.fromhex(job.digest), np.uint8)
+    count = _told(torch.tensor([len(sent)]))
+    sizes = _told(torch.tensor([len(raw) for raw in sent] or [0] * int(count)))
+    whole = np.frombuffer(b"".join(sent), np.uint8)
+    packet = torch.zeros(DIGEST_BYTES + int(sizes.sum()), dtype=torch.uint8)
+    if world.rank == 0:
+        packet = torch.from_numpy(np.concatenate([digest, whole]))
+    raw = _told(packet).numpy().tobytes()
+    if world.rank == 0:
+        return job
+    ends = np.cumsum([DIGEST_BYTES, *sizes.tolist()]).tolist()
+    batches = tuple(decode_batch(raw[a:b]) for a, b in pairwise(ends))
+    held = []
+    for batch in batches:
+        placed = batch.sequences.placed()
+        first = placed.first_rank
+        here = (first <= world.lane) & (world.lane < first + placed.degree)
+        held.append(placed.take(np.flatnonzero(here)))
+    if job.data != "generated":
+        path = Path(job.data).with_suffix(".bin")
+        check_ids(job.tokens, held, job.header.model.vocab_size, path)
+    return replace(
+        job,
+        digest=raw[:DIGEST_BYTES].hex(),
+        batches=batches,
+        steps={b.batch: lower_batch(Path("the plan of rank 0"), job.header, b) for b in batches},
+    )
+
+
+def _told(tensor: torch.Tensor) -> torch.Tensor:
+    """What rank 0 holds, in a tensor that has its shape everywhere."""
+    try:
+        dist.broadcast(tensor, 0)
+    except RuntimeError as error:
+        raise RunFailed(f"plan from rank 0: {reason(error)}") from error
+    return tensor

@@ -1,0 +1,50 @@
+import pytest
+import torch.distributed as dist
+
+from hydraplan.executor.groups import World
+from hydraplan.executor.plan_wire import encode_batch
+from hydraplan.executor.prepare import prepare
+from hydraplan.executor.same_step import batch_hash
+from hydraplan.executor.share_plan import share_plan
+from hydraplan.files import planfile
+from tests.builders import Place
+from tests.plans import write_test_plan
+from tests.processes import run_ranks
+
+BATCHES = [
+    [Place(33, 0, 2, 1), Place(8, 0, 1, 2, 1), Place(5, 1, 1, 1, 1)],
+    [Place(20, 0, 1, 2), Place(0), Place(1, 1)],
+]
+
+
+@pytest.mark.dist
+def test_under_torchrun_rank_0_alone_reads_batches_and_all_run_what_it_read(tmp_path, monkeypatch):
+    plan = write_test_plan(tmp_path / "x.plan", BATCHES, pp=2, ranks=2)
+    read = planfile._read_group
+    monkeypatch.setenv("WORLD_SIZE", "4")
+
+    def worker(rank):
+        sent, groups, broadcast = [], [], dist.broadcast
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setattr(
+            planfile, "_read_group", lambda *about: groups.append(about) or read(*about)
+        )
+        monkeypatch.setattr(
+            dist, "broadcast", lambda x, source: sent.append(x.nbytes) or broadcast(x, source)
+        )
+        job = prepare(plan, [0, 1], data=None, seed=0, dtype=None, timeout_s=9.0)
+        assert job.is_shared
+        assert len(groups) == (6 if rank == 0 else 0)
+        job = share_plan(World(rank, 2, 2), job)
+        assert len(groups) == (6 if rank == 0 else 0)
+        hashes = [batch_hash(batch) for batch in job.batches]
+        steps = [repr(job.steps[batch.batch]) for batch in job.batches]
+        return [job.digest, hashes, steps, sent[2:]]
+
+    found = run_ranks(worker, 4, timeout_s=20.0)
+    assert found == found[:1] * 4
+    monkeypatch.delenv("WORLD_SIZE")
+    job = prepare(plan, [0, 1], data=None, seed=0, dtype=None, timeout_s=9.0)
+    assert not job.is_shared
+    assert found[0][:2] == [job.digest, [batch_hash(batch) for batch in job.batches]]
+    assert found[0][3] == [32 + sum(len(encode_batch(batch)) for batch in job.batches)]
