@@ -308,3 +308,26 @@ def test_bytes_on_the_wire_are_exactly_those_of_the_cost_model(kv_heads):
     )
     cost = CostModel(analytic_fit(load_cluster("h100-sxm")), shape, 1, 1, 4, ((1,),))
     assert sum(run_ranks(sent, 4)) == sent_bytes(cost, placed).sum()
+
+
+def forward_bytes(rank: int, heads: int, kv_heads: int) -> list[int]:
+    """What a rank sends forward for 64 tokens, nested 2 x 2 and on a ring of four."""
+    groups, kernel = WorldGroups(4), choose_kernel(CPU, torch.float32)
+    counts = []
+    for u, r in ((2, 2), (1, 4)):
+        placed = placed_sequences(on(0, u, r, 64))
+        q, k, v, _ = shares(placed, rank, whole_tensors(placed, heads, kv_heads))
+        with sent_here() as sizes:
+            nested_attention(q, k, v, rank_layout(placed, 0, rank), groups, kernel)
+        counts.append(sum(sizes))
+    return counts
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (6, 2), (8, 2)])
+def test_nested_ranks_send_less_forward_than_a_ring_iff_d_exceeds_h_over_hkv_plus_one(
+    heads, kv_heads
+):
+    for nested, ring in run_ranks(forward_bytes, 4, heads, kv_heads):
+        assert (nested < ring) == (heads / kv_heads + 1 < 4)
+        assert (nested == ring) == (heads == 6)

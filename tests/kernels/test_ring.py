@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hydraplan.errors import InputError
 from hydraplan.kernels.ring import MAX_RING_SIZE, TAG_LIMIT, check_ring, tag
 
-messages = st.tuples(st.integers(0, 2), st.integers(0, 255), st.integers(0, MAX_RING_SIZE - 1))
+messages = st.tuples(st.integers(0, 3), st.integers(0, 255), st.integers(0, MAX_RING_SIZE - 1))
 
 
 @given(messages, messages)
@@ -13,7 +13,7 @@ def test_different_messages_have_different_tags(one, other):
     assert (tag(*one) == tag(*other)) == (one == other)
 
 
-@given(st.integers(0, 2), st.integers(0, 10**9), st.integers(0, MAX_RING_SIZE - 1))
+@given(st.integers(0, 3), st.integers(0, 10**9), st.integers(0, MAX_RING_SIZE - 1))
 def test_tags_stay_below_those_of_the_pipeline(carries, order, hop):
     assert 0 <= tag(carries, order, hop) < TAG_LIMIT == 2**20
 
