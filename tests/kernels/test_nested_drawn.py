@@ -61,7 +61,7 @@ class Case:
 
 
 LONG = Case(
-    3, 1, (Place(4_097, 0, 2, 2),), (((0, 2, 2), contiguous_split(3, 1, [[1, 2], [3, 0]])),)
+    2, 1, (Place(4_097, 0, 2, 2),), (((0, 2, 2), contiguous_split(2, 1, [[0, 2], [1, 1]])),)
 )
 
 
