@@ -39,7 +39,14 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hydraplan import errors
-from hydraplan.errors import HydraplanError, InputError, MissingDependency, RunFailed, StalePlan
+from hydraplan.errors import (
+    HydraplanError,
+    InputError,
+    MissingDependency,
+    RunFailed,
+    StalePlan,
+    WorkerLost,
+)
 from hydraplan.executor.groups import World
 from hydraplan.executor.transport import reason
 from hydraplan.host import die_with
@@ -258,7 +265,7 @@ def _root_cause(failures: dict[int, ProcessFailure], notes: Path, world: World) 
     for rank, failure in sorted(failures.items()):
         if failure.exitcode < 0:
             name = signal.Signals(-failure.exitcode).name
-            return RunFailed(
+            return WorkerLost(
                 f"worker {world.describe(rank)} was killed by {name}",
                 "if nobody killed it, the machine ran out of memory or the worker crashed",
             )
@@ -270,7 +277,7 @@ def _root_cause(failures: dict[int, ProcessFailure], notes: Path, world: World) 
         told.append((note["lost_peer"], in_time, note["time_s"], rank, note))
     if not told:
         rank, failure = next(iter(failures.items()))
-        return RunFailed(
+        return WorkerLost(
             f"worker {world.describe(rank)} exited with code {failure.exitcode}"
             f" before it could say why: {failure.message}"
         )
@@ -281,7 +288,8 @@ def _root_cause(failures: dict[int, ProcessFailure], notes: Path, world: World) 
     if note["lost_peer"] and silent and not in_time:
         where = f"no word from {', '.join(map(world.describe, silent))}; {where}"
     if shape is RunFailed:
-        cause: HydraplanError = RunFailed(f"{where}: {note['message']}", note["hint"])
+        kind = WorkerLost if note["lost_peer"] else RunFailed
+        cause: HydraplanError = kind(f"{where}: {note['message']}", note["hint"])
     elif isinstance(shape, type) and issubclass(shape, HydraplanError):
         cause = shape(note["message"], note["hint"])
     else:

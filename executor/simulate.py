@@ -17,8 +17,8 @@ from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
     Run,
     RunHeader,
-    Step,
     create_run,
+    finished,
     open_run,
     our_files,
     plan_digest,
@@ -83,7 +83,7 @@ def simulate_run(
     visited = [read_valid_batch(plan, i) for i in range(min(num_steps, plan.header.num_batches))]
     predicted = {b.batch: predict(cost, b) for b in visited}
     quiet: dict[int, tuple[Timeline, Trials]] = {}
-    found = []
+    drawn = []
     with run_folder(output) as folder:
         create_run(folder, header)
         with recorder(folder) as record:
@@ -97,13 +97,12 @@ def simulate_run(
                         slots, batch, noise, trials, seed, step, cost.node_ranks
                     )
                 timeline, tried = quiet[batch.batch]
-                tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
                 planned = predicted[batch.batch]
                 ops = StepOps(timeline, simulated_waits(timeline), planned.timeline)
                 peaks, traffic = Peaks(None, planned.live_peaks), Traffic(None, planned.sent_bytes)
-                record(Step(step, batch.batch, tokens, valid, None, ops, peaks, traffic))
-                found.append(tried)
-        write_trials(folder / "trials.parquet", header, found)
+                record(finished(step, batch, None, ops, peaks, traffic), False)
+                drawn.append(tried)
+        write_trials(folder / "trials.parquet", header, drawn)
         return open_run(folder)
 
 

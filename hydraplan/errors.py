@@ -2,7 +2,8 @@
 
 HydraplanError            70  never raised itself
 |-- InvalidPlan            1  a plan breaks an invariant
-|-- RunFailed              1  a worker died, timed out, or a check said no
+|-- RunFailed              1  a real run ended early, or a check said no
+|   `-- WorkerLost         1  a worker was killed or stopped answering
 |-- InputError             2  a file, an option or a value is wrong
 |   `-- StalePlan          2  a plan was made from other inputs than these
 |-- MissingDependency      3  torch, CUDA or a tool is absent
@@ -46,6 +47,10 @@ class RunFailed(HydraplanError):
     """A real run ended early, or its answer is no."""
 
     exit_code = 1
+
+
+class WorkerLost(RunFailed):
+    """A worker was killed or stopped answering; the run can go on from its last checkpoint."""
 
 
 class InputError(HydraplanError):

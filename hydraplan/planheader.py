@@ -28,6 +28,20 @@ MAX_DIGITS = 18
 """Digits of the longest number an option takes; it fits int64."""
 
 
+class Resumed(Config):
+    """What a plan goes on from: a run of plan `plan_digest` after `steps` of its steps.
+
+    Rows before `first_row` of the length file are trained.
+    """
+
+    plan_digest: str
+    steps: Annotated[int, Field(ge=0, le=1 << 40)]
+    first_row: Annotated[int, Field(ge=0, lt=1 << 40)]
+
+    def __str__(self) -> str:
+        return f"after step {self.steps} of plan {self.plan_digest[:16]}, from row {self.first_row}"
+
+
 class PlanOptions(Config):
     """What the user asked for; enough to make the same plan again.
 
@@ -40,7 +54,8 @@ class PlanOptions(Config):
     `microbatch_shape` "tapered" lets microbatches be light at both ends (`placement.taper`).
     `chunks` of every stage, None for as many as the schedule has by itself. `live_microbatches`
     times the cap is what a stage may hold of activations, in tokens; None for no limit.
-    `recompute`: what B makes again, in costs and in what a stage holds.
+    `recompute`: what B makes again, in costs and in what a stage holds. `resumes` names the run
+    that a plan of the remaining rows goes on from.
     """
 
     pp: Count
@@ -66,6 +81,12 @@ class PlanOptions(Config):
     chunks: Count | None = None
     live_microbatches: Annotated[Count | None, Field(validate_default=True)] = None
     recompute: Recompute = "none"
+    resumes: Resumed | None = None
+
+    @property
+    def first_row(self) -> int:
+        """First row of the length file that is planned."""
+        return 0 if self.resumes is None else self.resumes.first_row
 
     @property
     def live_limit_tokens(self) -> int | None:

@@ -82,6 +82,7 @@ def open_batches(
     length = lengths.length_tokens[: bounds[-1][1]]
     offered = _offered(cost, options)
     overlong = too_long(cost, length, options.max_tokens_per_rank, offered)
+    overlong[: bounds[0][0]] = False
     if options.on_overlong == "error" and overlong.any():
         row = int(np.where(overlong, length, 0).argmax())
         raise _overlong(cost, row, int(length[row]), options.max_tokens_per_rank, offered)
@@ -106,13 +107,13 @@ def cut_batches(
 ) -> list[tuple[int, int]]:
     """First and last-plus-one row of each batch, in file order; the last may be short.
 
-    Under `batch_tokens` a batch ends before the row that would exceed it, and holds at least
-    one row.
+    The first begins at `options.first_row`. Under `batch_tokens` a batch ends before the row that
+    would exceed it, and holds at least one row.
     """
     total = len(length_tokens)
     bounds: list[tuple[int, int]] = []
     running = np.concatenate([[0], np.cumsum(length_tokens)])
-    start = 0
+    start = options.first_row
     while start < total and (num_batches is None or len(bounds) < num_batches):
         if options.batch_sequences is not None:
             stop = min(total, start + options.batch_sequences)
@@ -124,7 +125,8 @@ def cut_batches(
         start = stop
     if num_batches is not None and len(bounds) < num_batches:
         raise InputError(
-            f"the file's {total} rows fill {len(bounds)} batches, --num-batches asks {num_batches}",
+            f"the file's {total - options.first_row} rows fill {len(bounds)} batches,"
+            f" --num-batches asks {num_batches}",
             f"use --num-batches {len(bounds)} or all",
         )
     return bounds

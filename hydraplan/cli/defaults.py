@@ -100,6 +100,12 @@ def is_flag(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option was given, from wherever, and is not the built-in default."""
+    source: Any = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
 def usage_text(error: typer.BadParameter) -> str:
     """A value that no option takes, on one line: which, what it is, what it must be."""
     from pydantic import ValidationError

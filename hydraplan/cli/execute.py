@@ -7,20 +7,13 @@ import typer
 
 from hydraplan.cli import options as o
 
-LEARNING_RATE = 3e-4
-CLIP_GRAD = 1.0
 TIMEOUT_S = 120.0
 REAL_ONLY = (
-    "--data",
-    "--learning-rate",
-    "--clip-grad",
-    "--dtype",
-    "--recompute",
-    "--timeout",
-    "--transport",
+    "--data", "--learning-rate", "--clip-grad", "--dtype", "--recompute", "--resume",
+    "--checkpoint-every", "--keep-checkpoints", "--max-restarts", "--timeout", "--transport",
     "--debug-messages",
     "--ring-hops",
-)
+)  # fmt: skip
 TRIALS, MAX_TRIALS = 200, 100_000
 """Trials with noise if none are asked for, and at most; an interval at the most is 1/300 as wide as
 the spread."""
@@ -112,6 +105,19 @@ def execute(
         Path | None, typer.Option("--output", "-o", help="Run folder; without it nothing is kept.")
     ] = None,
     force: o.Force = False,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Go on from the last checkpoint of this run, with its options."),
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between checkpoints.  [default: none]")
+    ] = None,
+    keep_checkpoints: Annotated[
+        int, typer.Option(min=1, help="How many of the last checkpoints stay.")
+    ] = 2,
+    max_restarts: Annotated[
+        int, typer.Option(min=0, help="How often all workers start again after one was lost.")
+    ] = 0,
     timeout: Annotated[
         float | None,
         typer.Option(min=1, help="Longest wait of a worker, seconds.  [default: 120]"),
@@ -125,7 +131,7 @@ def execute(
 
     Example: hydraplan execute run.plan --steps 3 -o first.run
     """
-    from hydraplan.cli.defaults import is_flag
+    from hydraplan.cli.defaults import is_flag, is_given
     from hydraplan.errors import InputError
     from hydraplan.files.runfile import Run
     from hydraplan.views import console
@@ -164,23 +170,32 @@ def execute(
                 "--pool-barrier has no use without --simulate: what is executed has no experts",
                 "leave --pool-barrier out",
             )
+        if checkpoint_every is not None and output is None and resume is None and not max_restarts:
+            raise InputError(
+                f"--checkpoint-every {checkpoint_every} has no use without -o, nothing is kept",
+                "name a run folder: -o NAME.run",
+            )
         from hydraplan.executor.run import execute as execute_run
 
         run = execute_run(
             plan,
             steps=steps,
-            seed=seed,
+            seed=seed if is_given(context, "seed") else None,
             data=data,
             output=output,
             force=force,
-            learning_rate=LEARNING_RATE if learning_rate is None else learning_rate,
-            clip_grad=CLIP_GRAD if clip_grad is None else clip_grad,
+            learning_rate=learning_rate,
+            clip_grad=clip_grad,
             timeout_s=TIMEOUT_S if timeout is None else timeout,
             transport=transport,
             debug_messages=debug_messages,
             ring_hops=ring_hops,
             dtype=dtype,
             recompute=recompute,
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            keep=keep_checkpoints,
+            max_restarts=max_restarts,
         )
     if run is None:
         return
@@ -188,5 +203,5 @@ def execute(
         console.emit_json(run_json(run))
     else:
         print_run(run)
-    if output is not None:
-        console.note(f"wrote {output}")
+    if run.path.is_dir():
+        console.note(f"wrote {run.path}")

@@ -138,6 +138,7 @@ def read_inputs(
     microbatch_shape: Literal["even", "tapered"],
     rank_speed: Path | None,
     recompute: Literal["none", "selective", "full"],
+    resume_from: Path | None = None,
 ) -> Inputs:
     """Check the options that typer cannot, and read both input files."""
     from pydantic import ValidationError
@@ -147,6 +148,7 @@ def read_inputs(
     from hydraplan.errors import InputError
     from hydraplan.files.lengths import read_lengths
     from hydraplan.files.profilefile import read_profile
+    from hydraplan.files.remaining import read_remaining
     from hydraplan.files.speeds import read_speeds
     from hydraplan.planheader import PlanOptions
     from hydraplan.planner.placement.strategies import STRATEGIES
@@ -157,6 +159,9 @@ def read_inputs(
         raise InputError("give exactly one of --batch-sequences and --batch-tokens")
     if strategy not in STRATEGIES:
         raise InputError(f"unknown strategy {strategy!r}", f"known: {', '.join(STRATEGIES)}")
+    rows, costs = read_lengths(lengths, unit), read_profile(profile)
+    model = costs.header.model
+    resumes = None if resume_from is None else read_remaining(resume_from, rows, model)
     try:
         options = PlanOptions(
             pp=pp,
@@ -183,11 +188,12 @@ def read_inputs(
             microbatch_shape=microbatch_shape,
             rank_speed=None if rank_speed is None else read_speeds(rank_speed, ranks),
             recompute=recompute,
+            resumes=resumes,
         )
     except ValidationError as error:
         raise InputError(f"option {validation_text(error)}") from None
     count = _count(num_batches, "--num-batches", "all")
-    return Inputs(read_lengths(lengths, unit), read_profile(profile), options, count)
+    return Inputs(rows, costs, options, count)
 
 
 def _count(text: str, option: str, word: str) -> int | None:

@@ -47,6 +47,10 @@ def plan(
     rank_speed: o.RankSpeed = None,
     recompute: o.Recompute = "none",
     unit: o.Unit = "sequences",
+    resume_from: Annotated[
+        Path | None,
+        typer.Option(help="Plan only the rows after the last checkpoint of this run."),
+    ] = None,
     seed: o.Seed = 0,
     force: o.Force = False,
     workers: Annotated[
@@ -102,6 +106,7 @@ def plan(
         microbatch_shape=microbatch_shape,
         rank_speed=rank_speed,
         recompute=recompute,
+        resume_from=resume_from,
     )
     if ignored := without_taper(inputs.options):
         console.note(f"note: {ignored}")

@@ -22,7 +22,7 @@ def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
 
     opened = open_plan(plan)
     by_rule: dict[str, list[str]] = {}
-    next_row = 0
+    next_row = opened.header.options.first_row
     for index in range(opened.header.num_batches):
         batch = read_batch(opened, index)
         found = broken_rules(opened.header, batch)

@@ -22,6 +22,7 @@ from pydantic import PositiveInt
 from hydraplan.activations import Recompute
 from hydraplan.config import Config
 from hydraplan.errors import InputError
+from hydraplan.files.checkpointfile import CHECKPOINTS, only_checkpoints
 from hydraplan.files.memoryfile import MEMORY_SCHEMA, Peaks, memory_table, peaks_of
 from hydraplan.files.opsfile import OPS_SCHEMA, StepOps, ops_table, read_ops
 from hydraplan.files.parquet import (
@@ -50,7 +51,9 @@ def _required(*fields: tuple[str, pa.DataType]) -> list[pa.Field]:
 
 STEPS_SCHEMA = pa.schema(
     [
-        *_required(*((n, pa.int64()) for n in ("step", "batch", "tokens", "valid_tokens"))),
+        *_required(*((n, pa.int64()) for n in ("step", "batch"))),
+        *_required(*((n, pa.int64()) for n in ("first_sequence_id", "num_sequences"))),
+        *_required(*((n, pa.int64()) for n in ("tokens", "valid_tokens"))),
         pa.field("loss", pa.float64()),
         *_required(*((n, pa.float64()) for n in ("iteration_s", *SHARES))),
     ]
@@ -88,7 +91,8 @@ class RunHeader(Config):
     `recompute`: what B made again.
 
     `noise` and `trials`: what a simulated run was drawn from, and how often; its steps and ops are
-    those of the first trial. `pool_barrier`: its lanes met in every F and B.
+    those of the first trial. `pool_barrier`: its lanes met in every F and B. `checkpoint_every`:
+    steps from one checkpoint to the next, None where none are kept.
     """
 
     schema_version: Literal[1] = RUN_SCHEMA_VERSION
@@ -108,16 +112,20 @@ class RunHeader(Config):
     noise: str = "none"
     trials: PositiveInt = 1
     pool_barrier: bool = False
+    checkpoint_every: PositiveInt | None = None
 
 
 class Step(NamedTuple):
     """What a finished step adds to a run; `loss` is None in a simulated one.
 
+    Rows `first_sequence_id` to `first_sequence_id + num_sequences - 1` of the length file are done.
     `peaks` of shape (stages, lanes), `traffic` (3, stages, lanes).
     """
 
     step: int
     batch: int
+    first_sequence_id: int
+    num_sequences: int
     tokens: int
     valid_tokens: int
     loss: float | None
@@ -140,6 +148,16 @@ class Run(NamedTuple):
     trials: Trials | None = None
 
 
+def finished(
+    step: int, batch: BatchPlan, loss: float | None, ops: StepOps, peaks: Peaks, traffic: Traffic
+) -> Step:
+    """A step that ran a batch; its rows count whether they were trained on or not."""
+    rows, placed = batch.sequences, batch.sequences.placed()
+    tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
+    first, count = int(rows.sequence_id[0]), len(rows)
+    return Step(step, batch.batch, first, count, tokens, valid, loss, ops, peaks, traffic)
+
+
 def plan_digest(plan: Plan) -> str:
     """SHA-256 of the three files of a plan folder, in hexadecimal."""
     total = hashlib.sha256()
@@ -150,9 +168,17 @@ def plan_digest(plan: Plan) -> str:
 
 def our_files(path: Path) -> Collection[str]:
     """Names of what a run folder holds, with what a killed process left half-written there."""
+    ours = {*RUN_FILES, *unfinished_files(path)}
+    folder = path / CHECKPOINTS
+    return {*ours, CHECKPOINTS} if folder.is_dir() and only_checkpoints(folder) else ours
+
+
+def unfinished_files(path: Path) -> list[str]:
+    """Names of what a killed process left half-written in a run folder."""
     left = re.compile(rf"\.({'|'.join(map(re.escape, RUN_FILES))})\.[0-9a-f]{{8}}\.tmp")
-    found = [file.name for file in path.iterdir()] if path.is_dir() else []
-    return {*RUN_FILES, *filter(left.fullmatch, found)}
+    return (
+        [file.name for file in path.iterdir() if left.fullmatch(file.name)] if path.is_dir() else []
+    )
 
 
 def create_run(path: Path, header: RunHeader) -> None:
@@ -179,11 +205,11 @@ def append_steps(path: Path, steps: Sequence[Step]) -> None:
 
 
 @contextmanager
-def recorder(path: Path) -> Iterator[Callable[[Step], None]]:
+def recorder(path: Path) -> Iterator[Callable[[Step, bool], None]]:
     """Give a function that adds one finished step to a run folder.
 
-    A step is written at once unless the last write was too recent for its length; what waits
-    is written with a later step, or when the block ends, however it ends.
+    A step is written at once if that is asked for, or unless the last write was too recent for its
+    length; what waits is written with a later step, or when the block ends, however it ends.
     """
     waiting: list[Step] = []
     due_s = 0.0
@@ -196,9 +222,9 @@ def recorder(path: Path) -> Iterator[Callable[[Step], None]]:
         ended_s = time.perf_counter()
         due_s = ended_s + WAIT_PER_WRITE * (ended_s - began_s)
 
-    def record(step: Step) -> None:
+    def record(step: Step, at_once: bool) -> None:
         waiting.append(step)
-        if time.perf_counter() >= due_s:
+        if at_once or time.perf_counter() >= due_s:
             write()
 
     try:
@@ -223,6 +249,7 @@ def open_run(path: Path) -> Run:
     for i, row in enumerate(steps):
         finite = all(math.isfinite(v) for v in row.values() if v is not None)
         counts = min(row["batch"], row["tokens"] - row["valid_tokens"], row["valid_tokens"])
+        counts = min(counts, row["first_sequence_id"], row["num_sequences"] - 1)
         if row["step"] != i or not finite or counts < 0 or row["iteration_s"] <= 0:
             raise InputError(f"{steps_path}: row {i} is not what a finished step {i} leaves: {row}")
     held, sent = path / "memory.parquet", path / "traffic.parquet"

@@ -229,9 +229,7 @@ def _fastest(times: SlotTimes, memory: Memory, schedules: Iterable[Schedule]) ->
     """The fastest; of those that are alike, what holds least."""
     runs = {schedule: _iteration_s(times, schedule) for schedule in schedules}
     if not runs:
-        raise Infeasible(
-            "no schedule is within the memory limit", "allow a stage to hold more"
-        )
+        raise Infeasible("no schedule is within the memory limit", "allow a stage to hold more")
     enough_s, chunks = min(runs.values()) * (1 + ALIKE), times.op_s.shape[2]
     alike = [schedule for schedule, taken_s in runs.items() if taken_s <= enough_s]
     return min(alike, key=lambda schedule: memory.most(schedule, chunks))

@@ -23,6 +23,7 @@ from hydraplan.files.runfile import open_run, read_step_ops, read_timeline
 from hydraplan.metrics import planned_live_peaks, shares
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from tests.builders import Place
+from tests.executor.started import first_step, start
 from tests.plans import tiny_model, write_test_plan
 from tests.processes import run_ranks
 
@@ -239,38 +240,6 @@ def test_verify_says_no_where_a_worker_holds_something_else_than_predicted(
         ["1", "13", "11"],
     ]
     assert "stage 1, lane 0 held activations of 10 tokens at once, 12 were predicted (and 1" in err
-
-
-def start(*arguments):
-    return subprocess.Popen(
-        [sys.executable, "-m", "hydraplan", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-
-
-def workers_of(parent):
-    """Process ids of the living children of a process, by start."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, ppid = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            except OSError:
-                continue
-            if int(ppid) == parent and state != "Z":
-                found.append(int(entry.name))
-    return sorted(found)
-
-
-def first_step(process):
-    """Wait until the run has made a step; its workers."""
-    for line in process.stderr:
-        if line.startswith("step 1/"):
-            return workers_of(process.pid)
-    raise AssertionError(process.communicate())
 
 
 def plan_with(pipeline, folder):

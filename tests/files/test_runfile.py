@@ -5,13 +5,10 @@ import pytest
 
 from hydraplan.errors import InputError, RunFailed
 from hydraplan.files import runfile
-from hydraplan.files.memoryfile import Peaks
-from hydraplan.files.opsfile import StepOps
+from hydraplan.files.checkpointfile import begin_checkpoint
 from hydraplan.files.parquet import beside
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
-    RunHeader,
-    Step,
     append_steps,
     create_run,
     open_run,
@@ -21,59 +18,17 @@ from hydraplan.files.runfile import (
     read_timeline,
     recorder,
 )
-from hydraplan.files.trafficfile import Traffic
-from hydraplan.model import Op, Timeline, Waits
 from tests.builders import Place
-from tests.plans import plan_header, tiny_model, write_test_plan
-
-OPS = (Op("F", 0), Op("BW", 0))
-HELD = Peaks(np.array([[5.0, 4.0], [3.0, 2.5]]), np.array([[5.0, 4.0], [3.0, 2.0]]))
-"""Stages x lanes; one rank holds more than predicted."""
-SENT = Traffic(np.arange(12).reshape(3, 2, 2), np.arange(12).reshape(3, 2, 2) + 1)
-
-
-def timeline(shift):
-    """2 stages, 2 lanes, exact binary fractions of a second."""
-    start = np.array([[0.0, 0.25], [1.0, 1.25]])
-    return Timeline(
-        schedule=(OPS, OPS),
-        start_s=(start, start + shift),
-        end_s=(start + 0.5, start + 0.5 + shift),
-        busy_s=(np.full((2, 2), 0.25), np.full((2, 2), 0.5)),
-        grad_sync_s=np.array([0.0, 0.125]),
-    )
-
-
-def ops(found):
-    """With waits of 1/16 and 1/8 s, and everything predicted a quarter of a second later."""
-    waits = (tuple(np.full((2, 2), x) for _ in range(2)) for x in (0.0625, 0.125))
-    later = (tuple(x + 0.25 for x in times) for times in (found.start_s, found.end_s))
-    then = Timeline(found.schedule, *later, found.busy_s, found.grad_sync_s * 2)
-    return StepOps(found, Waits(*waits), then)
-
-
-def header(**changes):
-    return RunHeader(
-        tool_version="0",
-        mode="measured",
-        device="cpu",
-        dtype="float32",
-        plan_name="x.plan",
-        plan_digest="0" * 64,
-        plan=plan_header(tiny_model(), 2, 2, 1),
-        steps=2,
-        seed=0,
-        learning_rate=1e-3,
-        data="generated",
-    ).model_copy(update=changes)
+from tests.files.made_run import HELD, OPS, SENT, header, ops, step, timeline
+from tests.plans import write_test_plan
 
 
 @pytest.fixture
 def run(tmp_path):
     path = tmp_path / "x.run"
     create_run(path, header())
-    append_steps(path, [Step(0, 0, 10, 8, 2.5, ops(timeline(0.5)), HELD, SENT)])
-    append_steps(path, [Step(1, 0, 10, 8, None, ops(timeline(1.0)), HELD, SENT)])
+    append_steps(path, [step(0)])
+    append_steps(path, [step(1, None, 1.0)])
     return path
 
 
@@ -85,8 +40,8 @@ def test_steps_and_op_times_come_back_as_they_were(run):
         (1, None, 8),
     ]
     assert [s["iteration_s"] for s in opened.steps] == [2.375, 2.875]
-    for step, shift in enumerate((0.5, 1.0)):
-        found, wanted = read_step_ops(opened, step), ops(timeline(shift))
+    for number, shift in enumerate((0.5, 1.0)):
+        found, wanted = read_step_ops(opened, number), ops(timeline(shift))
         for part in ("timeline", "predicted"):
             assert getattr(found, part).schedule == (OPS, OPS)
             for name in ("start_s", "end_s", "busy_s"):
@@ -96,7 +51,7 @@ def test_steps_and_op_times_come_back_as_they_were(run):
         assert found.predicted.grad_sync_s.tolist() == [0.0, 0.25]
         assert [x.tolist() for x in found.waits.group_s] == [[[0.0625] * 2] * 2] * 2
         assert [x.tolist() for x in found.waits.transfer_s] == [[[0.125] * 2] * 2] * 2
-        assert read_timeline(opened, step).schedule == (OPS, OPS)
+        assert read_timeline(opened, number).schedule == (OPS, OPS)
     for sent, said in zip(opened.traffic, SENT, strict=True):
         assert sent.tolist() == [said.tolist()] * 2
     for held, said in zip(opened.peaks, HELD, strict=True):
@@ -110,7 +65,7 @@ def test_a_run_whose_last_step_was_cut_off_holds_the_finished_ones(run, monkeypa
 
     monkeypatch.setattr("hydraplan.files.parquet.os.replace", fail)
     with pytest.raises(OSError, match="No space left"):
-        append_steps(run, [Step(2, 0, 10, 8, 2.0, ops(timeline(0.5)), HELD, SENT)])
+        append_steps(run, [step(2, 2.0)])
     monkeypatch.undo()
     assert [s["step"] for s in open_run(run).steps] == [0, 1]
     assert sorted(p.name for p in run.iterdir()) == [
@@ -132,7 +87,7 @@ def test_steps_wait_four_times_as_long_as_a_write_takes_and_none_is_lost(
     append = runfile.append_steps
 
     def slow(path, steps):
-        written.append([step.step for step in steps])
+        written.append([one.step for one in steps])
         append(path, steps)
         now_s[0] += write_s
 
@@ -143,9 +98,9 @@ def test_steps_wait_four_times_as_long_as_a_write_takes_and_none_is_lost(
 
     def record_and_fail():
         with recorder(path) as record:
-            for step in range(10):
+            for number in range(10):
                 now_s[0] += 1.0
-                record(Step(step, 0, 10, 8, 2.5, ops(timeline(0.5)), HELD, SENT))
+                record(step(number), False)
             raise RunFailed("here")
 
     with pytest.raises(RunFailed, match="here"):
@@ -155,6 +110,23 @@ def test_steps_wait_four_times_as_long_as_a_write_takes_and_none_is_lost(
     opened = open_run(path)
     assert [row["step"] for row in opened.steps] == list(range(10))
     assert read_timeline(opened, 7).schedule == timeline(0.5).schedule
+
+
+def test_a_step_that_is_asked_for_is_written_at_once_with_those_before_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(runfile, "WAIT_PER_WRITE", 1e9)
+    path = tmp_path / "x.run"
+    create_run(path, header())
+    with recorder(path) as record:
+        for number, at_once, there in ((0, False, 1), (1, False, 1), (2, True, 3), (3, False, 3)):
+            record(step(number), at_once)
+            assert len(open_run(path).steps) == there
+
+
+def test_force_takes_checkpoints_for_ours_unless_there_is_something_else_among_them(run):
+    begin_checkpoint(run, 4)
+    assert "checkpoints" in our_files(run)
+    (run / "checkpoints" / "notes.txt").write_text("mine")
+    assert "checkpoints" not in our_files(run)
 
 
 def test_force_takes_what_a_killed_run_left_half_written_for_ours_and_nothing_else(run):
@@ -196,6 +168,8 @@ def test_what_is_not_a_run_or_not_in_it_is_refused(run, tmp_path):
     [
         ("step", 3),
         ("batch", -1),
+        ("first_sequence_id", -1),
+        ("num_sequences", 0),
         ("tokens", 7),
         ("valid_tokens", -1),
         ("loss", float("nan")),

@@ -154,8 +154,9 @@ def measured(
             folder / "a.run",
             [
                 Step(
-                    *(step, 0, 148, 143, 2.5, StepOps(took, simulated_waits(took), timeline)),
-                    *(Peaks(None, np.ones((2, 2))), Traffic(None, np.ones((3, 2, 2), np.int64))),
+                    *(step, 0, 0, 3, 148, 143, 2.5),
+                    *(StepOps(took, simulated_waits(took), timeline), Peaks(None, np.ones((2, 2)))),
+                    Traffic(None, np.ones((3, 2, 2), np.int64)),
                 )
             ],
         )

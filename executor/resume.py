@@ -1,0 +1,168 @@
+"""Where a run begins: afresh, after a checkpoint of its own, or after one of a run before it.
+
+A run goes on in its own folder with the plan it has, or in another with a plan of the rows that
+remain (`plan --resume-from`). Whatever would make other steps than the run's is refused.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from hydraplan.errors import InputError, StalePlan
+from hydraplan.files.checkpointfile import CHECKPOINTS, Saved
+from hydraplan.files.ledger import last_checkpoint
+from hydraplan.files.parquet import refuse_existing
+from hydraplan.files.runfile import Run, RunHeader, open_run, our_files
+from hydraplan.planheader import PlanHeader
+
+V = TypeVar("V")
+
+MAY_CHANGE = frozenset(
+    {"tool_version", "plan", "plan_name", "plan_digest", "steps", "checkpoint_every", "recompute"}
+)
+"""What a run may be gone on with otherwise; the plan is asked for apart."""
+
+
+class Start(NamedTuple):
+    """Steps of the run that are done, what they left, and whether its folder is gone on with."""
+
+    steps: int = 0
+    saved: Saved | None = None
+    in_place: bool = False
+
+
+def earlier_run(resume: Path | None, output: Path | None) -> Run | None:
+    """The run to go on from: `resume`, or the `output` that torchrun has restarted workers of."""
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    if restarted and output is not None and output.is_dir():
+        return open_run(output)
+    return None if resume is None else open_run(resume)
+
+
+def start_of(earlier: Run | None, plan: PlanHeader, digest: str) -> Start:
+    """Where a run of the plan `digest` begins.
+
+    Raises:
+        StalePlan: The plan is neither that of the earlier run nor made to go on from it.
+        InputError: The earlier run has no checkpoint, a damaged one, or one that does not agree
+            with its ledger.
+    """
+    resumes = plan.options.resumes
+    if earlier is None:
+        if resumes is not None:
+            raise InputError(
+                f"the plan goes on {resumes}; without that run it has no weights",
+                "give the run: --resume RUN",
+            )
+        return Start()
+    header = earlier.header
+    if header.plan_digest == digest:
+        saved = last_checkpoint(earlier)
+        if saved is None and resumes is not None:
+            raise InputError(
+                f"run {earlier.path} has no checkpoint yet, and goes on {resumes}",
+                f"begin it again: --resume with the run before it, and -o {earlier.path} --force",
+            )
+        return Start(saved.about.steps if saved else 0, saved, in_place=True)
+    if resumes is None or resumes.plan_digest != header.plan_digest:
+        ours = "" if resumes is None else f", it goes on {resumes}"
+        raise StalePlan(
+            f"the plan has digest {digest[:16]} and {_world(plan)}{ours}; run {earlier.path} is of"
+            f" {header.plan_digest[:16]}, {_world(header.plan)}",
+            "resume with the plan of the run, or plan what remains: hydraplan plan LENGTHS"
+            f" --resume-from {earlier.path}",
+        )
+    saved = last_checkpoint(earlier)
+    found = 0 if saved is None else saved.about.steps
+    if saved is None or found != resumes.steps:
+        raise StalePlan(
+            f"the plan goes on {resumes}; the last checkpoint of run {earlier.path} is after step"
+            f" {found}",
+            f"plan again: hydraplan plan LENGTHS --resume-from {earlier.path}",
+        )
+    return Start(0, saved)
+
+
+def start_again(folder: Path, first: Start) -> Start:
+    """Where a run whose workers were lost begins again."""
+    if not (folder / "steps.parquet").is_file():
+        return first
+    run = open_run(folder)
+    saved = None if run.header.checkpoint_every is None else last_checkpoint(run)
+    if saved is None:
+        return first._replace(in_place=True)
+    return Start(saved.about.steps, saved, in_place=True)
+
+
+def output_of(output: Path | None, force: bool, earlier: Run | None, start: Start) -> Path | None:
+    """Where the run goes: on in its own folder, or into a free one."""
+    if earlier is not None and start.in_place:
+        if output is not None and output.resolve() != earlier.path.resolve():
+            raise InputError(
+                f"the run goes on in its own folder {earlier.path}, -o names {output}",
+                "leave -o out",
+            )
+        return earlier.path
+    if output is not None:
+        if earlier is not None and output.resolve() == earlier.path.resolve():
+            raise InputError(
+                f"-o {output} is the run that this one goes on from", "choose another -o"
+            )
+        refuse_existing(output, force, our_files(output))
+    return output
+
+
+def taken(value: V | None, earlier: RunHeader | None, name: str, default: V) -> V:
+    """What was asked for, else what the earlier run had, else the default."""
+    if value is not None:
+        return value
+    found: V | None = None if earlier is None else getattr(earlier, name)
+    return default if found is None else found
+
+
+def is_foreign(start: Start, folder: Path) -> bool:
+    """Whether the run in `folder` begins after another run's checkpoint and has none of its own."""
+    return start.saved is not None and start.saved.path.parent != folder / CHECKPOINTS
+
+
+def refuse_other(earlier: Run | None, asked: RunHeader) -> None:
+    """Refuse to go on with other options than the earlier run's, naming both values."""
+    if earlier is None:
+        return
+    for name, value in asked:
+        before = getattr(earlier.header, name)
+        if name not in MAY_CHANGE and value != before:
+            raise InputError(
+                f"{name.replace('_', ' ')} {value} is not that of run {earlier.path}, {before}",
+                "resume with the options of the run; those left out are taken from it",
+            )
+
+
+def _world(plan: PlanHeader) -> str:
+    pp, ranks = plan.options.pp, plan.options.ranks
+    return f"pp {pp} x ranks {ranks} = {pp * ranks} workers"
+
+
+def check_steps(steps: int, start: Start, plan: PlanHeader) -> None:
+    """Refuse fewer steps than are done, and a second round over rows that remained.
+
+    Raises:
+        InputError: The run would end before it began, or train rows again.
+    """
+    if steps < start.steps:
+        raise InputError(
+            f"--steps {steps} counts from the first step of the run, {start.steps} are done",
+            f"ask for more than {start.steps}",
+        )
+    if plan.options.resumes is not None and steps > plan.num_batches:
+        raise InputError(
+            f"--steps {steps} would train rows again: the plan goes on {plan.options.resumes} and"
+            f" has {plan.num_batches} batches",
+            f"ask for at most {plan.num_batches}",
+        )
+
+
+def is_checkpoint(steps: int, header: RunHeader) -> bool:
+    """Whether a checkpoint is due once so many steps are done; one is at the end of a run."""
+    every = header.checkpoint_every
+    return every is not None and (steps % every == 0 or steps == header.steps)
