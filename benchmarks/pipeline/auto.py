@@ -1,6 +1,6 @@
 """Whether a static schedule is ever faster than `auto` under equal memory, on real batches.
 
-    python benchmarks/pipeline/auto.py LENGTHS_FOLDER [--seeds 0] [--json FILE] [--readme]
+    python benchmarks/pipeline/auto.py LENGTHS_FOLDER [--seeds 0] [--caps 8192,16384] [--json FILE] [--readme]
 
 Every length file, resampled with replacement to fill 80% of the cap over 4 x pp microbatches on a
 pool of 8 ranks, pp 4 and 8, caps 8,192 and 16,384, each seed; rows beyond 65,536 tokens are left
@@ -43,7 +43,7 @@ from hydraplan.planner.pipeline.simulator import simulate  # noqa: E402
 from hydraplan.planner.planned_ops import memory_of  # noqa: E402
 from hydraplan.slots import SlotTimes, slot_times  # noqa: E402
 
-RANKS, CONTEXT, CAPS, WORTH = 8, 65_536, (8_192, 16_384), (1, 2)
+RANKS, CONTEXT, WORTH = 8, 65_536, (1, 2)
 STRATEGIES = "hydra", "memory-ffd"
 STATIC = "gpipe", "1f1b", "zb-h1", "zb-h2"
 CHUNKED = "interleaved", "zb-v"
@@ -56,13 +56,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--caps", default="8192,16384")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--readme", action="store_true")
     args = parser.parse_args()
     seeds = [int(seed) for seed in args.seeds.split(",")]
     sources = [file_source(path, CONTEXT) for path in sorted(args.folder.glob("lengths_*.parquet"))]
-    batches = list(product((8, 4), seeds, CAPS, sources))
+    caps = [int(cap) for cap in args.caps.split(",")]
+    batches = list(product((8, 4), seeds, caps, sources))
 
     def work(index: int) -> list[Cell]:
         pp, seed, cap, source = batches[index]

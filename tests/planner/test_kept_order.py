@@ -28,7 +28,7 @@ def planned(count: int, seed: int, **changes: object) -> tuple[PlanHeader, Batch
     return header, next(iter(batches))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=6)
 @given(
     st.integers(0, 999), st.sampled_from([1, 3, 8, 12]), st.sampled_from([1, 4]),
     st.sampled_from(["none", "window:1", "window:5", "window:32", "window:1000"]),
@@ -150,6 +150,7 @@ def fit_together(cost: CostModel, length: tuple[int, ...], held: tuple[int, ...]
     return False
 
 
+@pytest.mark.slow
 def test_less_freedom_costs_time_but_beats_memory_sized_degrees_in_the_same_order() -> None:
     times = {}
     for reorder in ("batch", "window:64", "none"):
@@ -170,6 +171,7 @@ def test_a_load_driven_plan_in_order_exists_at_the_number_the_search_chose(reord
     assert same.figures["iteration_s"] <= 1.01 * free.figures["iteration_s"]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(
     st.integers(0, 9999), st.integers(4, 90), st.integers(2, 40), st.sampled_from([1, 3, 8]),
@@ -196,6 +198,7 @@ def test_rows_that_may_move_are_never_slower_than_rows_that_may_not(
     assert over <= 1e-9 or (uneven == [False, True] and over <= BALANCE_WORTH)
 
 
+@pytest.mark.slow
 def test_windows_cost_twice_the_placements_and_gain_by_moving_whole_microbatches() -> None:
     length = mix("128K", 512, 0)
     asked = {"ranks": 32, "pp": 4, "max_tokens_per_rank": 8192}

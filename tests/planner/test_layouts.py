@@ -11,8 +11,8 @@ from tests.planner.cases import long_tailed, options, profile
 
 
 def test_auto_takes_the_layout_that_ends_first_and_keeps_it_for_every_batch() -> None:
-    length = Lengths("t", "sequences", long_tailed(96, 3, longest=30_000))
-    asked = options(batch_sequences=48, pp=4, pipeline="auto")
+    length = Lengths("t", "sequences", long_tailed(48, 3, longest=30_000))
+    asked = options(batch_sequences=24, pp=2, pipeline="auto")
     header, made = plan(length, profile(), asked, None)
     first, second = made
     times_s = {}
@@ -30,6 +30,7 @@ def test_auto_takes_the_layout_that_ends_first_and_keeps_it_for_every_batch() ->
         assert check_figures(header, batch) == []
 
 
+@pytest.mark.slow
 def test_no_static_schedule_on_any_layout_beats_auto() -> None:
     length = Lengths("t", "sequences", long_tailed(60, 0, longest=30_000))
     taken_s = {}
