@@ -1,6 +1,7 @@
 """Whether a static schedule is ever faster than `auto` under equal memory, on real batches.
 
-    python benchmarks/pipeline/auto.py LENGTHS_FOLDER [--seeds 0] [--caps 8192,16384] [--json FILE] [--readme]
+    python benchmarks/pipeline/auto.py LENGTHS_FOLDER [--seeds 0] [--caps 8192,16384] [--json FILE]
+        [--readme]
 
 Every length file, resampled with replacement to fill 80% of the cap over 4 x pp microbatches on a
 pool of 8 ranks, pp 4 and 8, caps 8,192 and 16,384, each seed; rows beyond 65,536 tokens are left
