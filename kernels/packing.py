@@ -34,6 +34,21 @@ BucketKey = tuple[int, int, int]
 """first_rank, ulysses_size and ring_size of a bucket."""
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class RowMap:
+    """Some rows of a packed tensor by number, ascending, or all of them in another order."""
+
+    index: IntArray
+
+    @property
+    def run(self) -> slice | None:
+        """The slice that ascending rows are, if they are one."""
+        if len(self.index) == 0:
+            return slice(0, 0)
+        first, last = int(self.index[0]), int(self.index[-1])
+        return slice(first, last + 1) if last - first + 1 == len(self.index) else None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RingStep:
     """Which queries of the own shard meet which keys of the shard at hand.
@@ -44,8 +59,8 @@ class RingStep:
     """
 
     shard_rows: int
-    q_rows: IntArray | None
-    k_rows: IntArray | None
+    q_rows: RowMap | None
+    k_rows: RowMap | None
     cu_q: tuple[int, ...]
     cu_k: tuple[int, ...]
     causal: bool
@@ -68,10 +83,10 @@ class Bucket:
     member: int
     order: int
     sequence_id: tuple[int, ...]
-    rows: IntArray
+    rows: RowMap
     peer_rows: tuple[int, ...]
-    to_peers: IntArray | None
-    to_shard: IntArray | None
+    to_peers: RowMap | None
+    to_shard: RowMap | None
     steps: tuple[RingStep, ...]
     heads: HeadSplit | None = None
 
@@ -177,10 +192,10 @@ def _bucket(
         member=member,
         order=int(mine.order[lead]),
         sequence_id=tuple(mine.sequence_id[group].tolist()),
-        rows=_ranges(starts[group], counts[group]),
+        rows=RowMap(_ranges(starts[group], counts[group])),
         peer_rows=tuple(np.bincount(peer, minlength=u).tolist()),
-        to_peers=to_peers if moved else None,
-        to_shard=np.argsort(to_peers) if moved else None,
+        to_peers=RowMap(to_peers) if moved else None,
+        to_shard=RowMap(np.argsort(to_peers)) if moved else None,
         steps=tuple(_ring_step(front, back, member // u, hop) for hop in range(r)),
         heads=heads,
     )
@@ -205,8 +220,8 @@ def _ring_step(front: IntArray, back: IntArray, ring: int, hop: int) -> RingStep
     k_rows = _ranges(k_start[met], k_count[met])
     return RingStep(
         shard_rows=int(held.sum()),
-        q_rows=None if len(q_rows) == own.sum() else q_rows,
-        k_rows=None if len(k_rows) == held.sum() else k_rows,
+        q_rows=None if len(q_rows) == own.sum() else RowMap(q_rows),
+        k_rows=None if len(k_rows) == held.sum() else RowMap(k_rows),
         cu_q=(0, *np.cumsum(q_count[met]).tolist()),
         cu_k=(0, *np.cumsum(k_count[met]).tolist()),
         causal=hop == 0,

@@ -55,9 +55,9 @@ def test_peer_major_rows_put_in_shard_order_are_the_ring_shard(chosen, shape):
             assert bucket.peer_rows == tuple(peer.rows for peer in inner)
             shard = peer_major
             if bucket.to_shard is not None:
-                shard = [peer_major[j] for j in bucket.to_shard]
+                shard = [peer_major[j] for j in bucket.to_shard.index]
                 assert bucket.to_peers is not None
-                assert [shard[j] for j in bucket.to_peers] == peer_major
+                assert [shard[j] for j in bucket.to_peers.index] == peer_major
             assert shard == shard_positions(bucket, chosen, ring)
 
 
@@ -71,8 +71,8 @@ def test_ring_steps_meet_every_causal_pair_once(chosen, r):
         for hop, step in enumerate(bucket.steps):
             held = shard_positions(bucket, chosen, (ring - hop) % r)
             assert step.shard_rows == len(held)
-            queries = own if step.q_rows is None else [own[j] for j in step.q_rows]
-            keys = held if step.k_rows is None else [held[j] for j in step.k_rows]
+            queries = own if step.q_rows is None else [own[j] for j in step.q_rows.index]
+            keys = held if step.k_rows is None else [held[j] for j in step.k_rows.index]
             assert (step.cu_q[-1], step.cu_k[-1]) == (len(queries), len(keys))
             for (q0, q1), (k0, k1) in zip(pairwise(step.cu_q), pairwise(step.cu_k), strict=True):
                 assert q1 > q0
@@ -112,7 +112,7 @@ def test_all_members_build_the_same_buckets_in_the_same_order_when_groups_overla
     assert buckets[0] == [(0, (0, 2), 0), (0, (3,), 3)]
     assert buckets[1] == [(0, (0, 2), 0), (1, (1,), 1), (0, (3,), 3), (1, (4,), 4)]
     assert buckets[2] == [(1, (1,), 1)]
-    assert rank_layout(placed, 0, 1).buckets[0].rows.tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert rank_layout(placed, 0, 1).buckets[0].rows.index.tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
 
 
 def test_packed_rows_follow_the_global_order():
