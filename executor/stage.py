@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
 from hydraplan.activations import Recompute
@@ -49,10 +50,13 @@ class Chunk(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A forward pass to go back through: what went in, what came out (the loss, on the last)."""
+    """A forward pass to go back through: what went in, and where its graph ends.
+
+    What came out is not held: nothing in the graph needs its numbers.
+    """
 
     input_TC: Tensor
-    output: Tensor
+    end: GradientEdge
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +70,13 @@ class Stage:
     recompute: Recompute = "none"
     gradients: WeightGradients = field(default_factory=WeightGradients)
 
-    def forward(self, chunk: int, slot: Slot, received_TC: Tensor | None, attend: Attend) -> Passed:
+    def forward(
+        self, chunk: int, slot: Slot, received_TC: Tensor | None, attend: Attend
+    ) -> tuple[Passed, Tensor]:
         """Activations (T, C) for the next chunk; on the last, the sum of losses (scalar).
 
-        `received_TC` is None where the route begins. Whatever goes in asks for a gradient.
+        With the pass to go back through. `received_TC` is None where the route begins. Whatever
+        goes in asks for a gradient.
         """
         layers, _, is_last = self.chunks[chunk]
         if received_TC is None:
@@ -86,7 +93,7 @@ class Stage:
             x_TC = run(x_TC, rotary, attend, linears)
         if is_last:
             x_TC = loss_sum(self.weights, x_TC, slot.labels_T, linears)
-        return Passed(input_TC, x_TC)
+        return Passed(input_TC, get_gradient_edge(x_TC)), x_TC.detach()
 
     def backward(
         self, chunk: int, slot: Slot, passed: Passed, gradient: Tensor, put_off: bool
@@ -94,7 +101,7 @@ class Stage:
         """Gradient (T, C) of what went in, and, if `put_off`, the work that W has to do."""
         gradients = self.gradients
         gradients.are_put_off = put_off
-        torch.autograd.backward(passed.output, gradient)
+        torch.autograd.backward([passed.end], [gradient])
         found_TC = passed.input_TC.grad
         assert found_TC is not None
         if self.chunks[chunk].is_first:

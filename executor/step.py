@@ -188,7 +188,8 @@ class _Batch:
         passed = self.held.passed.pop((m, chunk))
         gradient = incoming_TC
         if gradient is None:
-            gradient = torch.full_like(passed.output, 1 / self.valid_tokens)
+            weight, device = 1 / self.valid_tokens, self.worker.device
+            gradient = torch.full((), weight, dtype=torch.float64, device=device)
         found_TC, waiting = self.worker.stage.backward(
             chunk, self.slots[m], passed, gradient, put_off=kind == "B"
         )
@@ -202,11 +203,11 @@ class _Batch:
         def attend(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor) -> Tensor:
             return nested_attention(q_THD, k_TGD, v_TGD, slot.layout, worker.groups, worker.kernel)
 
-        passed = worker.stage.forward(chunk, slot, incoming_TC, attend)
+        passed, output = worker.stage.forward(chunk, slot, incoming_TC, attend)
         self.held.passed[m, chunk] = passed
         if worker.stage.chunks[chunk].is_last:
-            self.losses.append(passed.output.detach())
-        return passed.output.detach()
+            self.losses.append(output)
+        return output
 
 
 def _added(losses: Sequence[Tensor], valid_tokens: int) -> float:

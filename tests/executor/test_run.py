@@ -142,6 +142,16 @@ def test_a_loss_or_norm_that_is_no_number_ends_the_run_and_keeps_the_steps_befor
     assert [row["step"] for row in open_run(output).steps] == list(range(last))
 
 
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_weights_are_float32_under_bfloat16_and_small_updates_are_kept(recompute, plan):
+    """A learning rate that weights in bfloat16 would mostly round away."""
+    run = train(plan, steps=6, learning_rate=2e-4, dtype="bfloat16", recompute=recompute)
+    assert (run.header.dtype, run.header.recompute) == ("bfloat16", recompute)
+    assert losses(run)[4] < losses(run)[2] < losses(run)[0]
+    assert run.peaks.differ() == []
+    assert run.traffic.measured.tolist() == run.traffic.predicted.tolist()
+
+
 def test_signals_wait_until_files_are_whole():
     came = []
     before = {n: signal.signal(n, lambda n, _: came.append(n)) for n in PUT_OFF}

@@ -1,3 +1,5 @@
+import weakref
+
 import pytest
 import torch
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
@@ -60,13 +62,13 @@ def test_the_first_stage_of_a_v_embeds_and_makes_the_loss():
 
 def found_by(stage, chunk, slot, received, gradient, put_off):
     """Output, gradient of the input, weights that have one after B, all gradients after W."""
-    passed = stage.forward(chunk, slot, received, reference_attention)
+    passed, output = stage.forward(chunk, slot, received, reference_attention)
     found, waiting = stage.backward(chunk, slot, passed, gradient, put_off)
     early = {n for n, w in stage.weights.items() if w.grad is not None}
     assert bool(waiting) == put_off
     for work in waiting:
         work()
-    return passed.output.detach(), found, early, {n: w.grad for n, w in stage.weights.items()}
+    return output, found, early, {n: w.grad for n, w in stage.weights.items()}
 
 
 @pytest.mark.parametrize("rows", [0, 9])
@@ -122,7 +124,7 @@ def test_attention_runs_again_in_b_only_if_whole_layers_are_made_again(recompute
 
     stage, slot, received = stage_of("loop", ((2,), (3,), (3,)), 1, recompute), slot_of(9), None
     received = random_rows(9)
-    passed = stage.forward(0, slot, received, attend)
+    passed, _ = stage.forward(0, slot, received, attend)
     assert len(seen) == 3
     _, waiting = stage.backward(0, slot, passed, random_rows(9, 1), True)
     assert len(seen) == calls
@@ -186,8 +188,11 @@ def bytes_held(model, rows, num_layers, recompute):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        passed = stage.forward(0, slot, received.to(compute), attend)
-    _, waiting = stage.backward(0, slot, passed, torch.ones_like(passed.output), True)
+        passed, output = stage.forward(0, slot, received.to(compute), attend)
+    gradient, came_out = torch.ones_like(output), weakref.ref(output.untyped_storage())
+    del output
+    assert came_out() is None  # but for who received it
+    _, waiting = stage.backward(0, slot, passed, gradient, True)
     return size(saved), size([t for work in waiting for t in work.args[1:]])
 
 
