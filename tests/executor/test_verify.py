@@ -115,6 +115,19 @@ def test_two_plans_of_one_batch_give_the_same_loss_and_gradients(tmp_path):
     assert max(gradient_errors(gradients, others).values()) <= 1e-10
 
 
+def test_groups_beyond_the_most_and_single_hops_change_no_bit(tmp_path):
+    job = prepare(
+        plan_of(tmp_path, MIXED), [0], data=None, seed=1, dtype="float32", timeout_s=TIMEOUT_S
+    )
+    options = job.header.options.model_copy(update={"max_groups": 1})
+    capped = job.header.model_copy(update={"options": options})
+    loss, _, gradients = planned_gradients(job)
+    other_loss, _, others = planned_gradients(replace(job, header=capped, ring_hops="single"))
+    assert loss == other_loss
+    assert gradients.keys() == others.keys()
+    assert all(np.array_equal(gradients[name], others[name]) for name in gradients)
+
+
 def test_microbatches_count_by_their_tokens_not_each_the_same(tmp_path):
     """bug_log B14: 1 valid token in one microbatch, 299 in another."""
     path = plan_of(tmp_path, [Place(300, 0, 2, 2, 0), Place(2, 0, 1, 1, 1)])
