@@ -4,20 +4,22 @@ A split is data that all members of a group hold alike. It names the query heads
 member of every ring shard; what else is needed follows: the KV heads a member receives, and
 the runs of heads that one kernel call may take. Any division is legal: sizes that do not
 divide the heads, KV groups cut between members (their KV head is replicated, its gradients
-summed), members without a head. By default heads are divided evenly, in contiguous ranges.
+summed), members without a head. By default heads are divided evenly, in contiguous ranges;
+members that differ in speed get ranges by what a head takes them.
 
 Ring peers pass their KV heads on to each other, so all members with one inner index receive
 the same ones: the union of what their query heads need in any ring shard.
 
-Pure Python; which division is fast is not decided here.
+Pure Python. Whether a division is worth its larger exchanges is not decided here.
 
 Source: uneven heads inside a Ulysses group are our derivation; the rule of one ratio a kernel
 call follows from how grouped-query kernels count.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from hydraplan.errors import InputError
@@ -123,16 +125,57 @@ def check_groups(num_heads: int, num_kv_heads: int) -> None:
 
 @lru_cache(maxsize=1024)
 def even_split(num_heads: int, num_kv_heads: int, ulysses_size: int, ring_size: int) -> HeadSplit:
-    """Contiguous ranges cut at floor(heads x i / u): sizes differ by one head at most.
+    """Contiguous ranges of ceil(heads / u) heads at most, as few KV groups cut as that allows."""
+    return weighted_split(num_heads, num_kv_heads, [[1.0] * ulysses_size] * ring_size)
 
-    A cut falls on the border of a KV group wherever both divisions have one.
+
+def weighted_split(
+    num_heads: int, num_kv_heads: int, head_s: Sequence[Sequence[float]]
+) -> HeadSplit:
+    """Contiguous ranges such that the member that ends last in each ring shard ends earliest.
+
+    Of those, as few KV heads are replicated as possible, then the others end early too.
+
+    Args:
+        head_s: Seconds of one query head, `[ring index][inner index]`; any positive unit.
+
+    Raises:
+        InputError: Heads cannot be grouped, or times are not positive.
     """
-    cuts = [num_heads * i // ulysses_size for i in range(ulysses_size + 1)]
-    counts = [b - a for a, b in pairwise(cuts)]
-    return contiguous_split(num_heads, num_kv_heads, [counts] * ring_size)
+    check_groups(num_heads, num_kv_heads)
+    if not all(0 < seconds < inf for shard in head_s for seconds in shard):
+        raise InputError(f"seconds of a head must be positive and finite, not {head_s}")
+    each = num_heads // num_kv_heads
+    counts = {tuple(shard): _counts(num_heads, each, tuple(shard)) for shard in head_s}
+    return contiguous_split(num_heads, num_kv_heads, [counts[tuple(shard)] for shard in head_s])
 
 
-def contiguous_split(num_heads: int, num_kv_heads: int, counts: list[list[int]]) -> HeadSplit:
+def _counts(num_heads: int, each: int, member_s: tuple[float, ...]) -> list[int]:
+    """Heads of every member; `each` query heads a KV head.
+
+    The earliest end follows head by head: to whom it makes end first. Then, member by member
+    and for every number of heads given so far, the division with fewest cuts inside a group.
+    """
+    given = [0] * len(member_s)
+    for _ in range(num_heads):
+        i = min(range(len(given)), key=lambda i: (member_s[i] * (given[i] + 1), i))
+        given[i] += 1
+    end_s = max(n * seconds for n, seconds in zip(given, member_s, strict=True))
+    best: dict[int, tuple[int, float, list[int]]] = {0: (0, 0.0, [])}
+    for seconds in member_s:
+        most, found = int(end_s / seconds * (1 + 1e-12)), best
+        best = {}
+        for start, (cuts, spread, counts) in found.items():
+            for n in range(min(most, num_heads - start) + 1):
+                is_cut = n > 0 and start % each > 0
+                way = (cuts + is_cut, spread + seconds * n * n, [*counts, n])
+                best[start + n] = min(best.get(start + n, way), way)
+    return best[num_heads][2]
+
+
+def contiguous_split(
+    num_heads: int, num_kv_heads: int, counts: Sequence[Sequence[int]]
+) -> HeadSplit:
     """Ranges of `counts[ring index][inner index]` query heads, in the order of the members.
 
     Raises:

@@ -2,9 +2,10 @@ from itertools import product
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from hydraplan.errors import InputError
-from hydraplan.heads import HeadRun, HeadSplit, contiguous_split, even_split
+from hydraplan.heads import HeadRun, HeadSplit, contiguous_split, even_split, weighted_split
 from hydraplan.layout import legal_ulysses
 from tests.head_splits import head_splits
 
@@ -47,6 +48,44 @@ def test_ring_peers_carry_each_others_kv_heads():
     assert split.kv_heads == ((0, 1, 2), (1, 2, 3))
     assert split.runs[0][1] == (HeadRun(slice(0, 1), slice(2, 3)),)
     assert split.runs[1][0] == (HeadRun(slice(0, 1), slice(0, 1)),)
+
+
+def all_counts(heads: int, members: int) -> list[tuple[int, ...]]:
+    """Every way to give heads to members."""
+    if members == 1:
+        return [(heads,)]
+    return [(n, *rest) for n in range(heads + 1) for rest in all_counts(heads - n, members - 1)]
+
+
+@given(
+    st.tuples(st.integers(1, 3), st.integers(1, 4)),
+    st.lists(st.sampled_from([1.0, 1.2, 1.5, 2.0, 7.0]), min_size=1, max_size=4),
+)
+def test_slow_members_get_the_heads_that_end_earliest_with_the_fewest_kv_copies(shape, member_s):
+    kv_heads, each = shape
+    heads = kv_heads * each
+
+    def rank(counts):
+        split = contiguous_split(heads, kv_heads, [counts])
+        end_s = max(n * seconds for n, seconds in zip(counts, member_s, strict=True))
+        return round(end_s, 9), sum(map(len, split.kv_heads))
+
+    split = weighted_split(heads, kv_heads, [member_s])
+    found = tuple(len(held) for held in split.q_heads[0])
+    assert rank(found) == min(rank(counts) for counts in all_counts(heads, len(member_s)))
+
+
+def test_a_member_half_as_fast_gets_half_the_heads_and_kv_groups_stay_whole():
+    split = weighted_split(32, 8, [[1.0, 1.0, 1.0, 2.0], [1.0] * 4])
+    # No member ends after 10, and one KV group is cut; 9, 9, 9, 5 would end then and cut three.
+    assert [len(held) for held in split.q_heads[0]] == [8, 10, 10, 4]
+    assert [len(held) for held in split.q_heads[1]] == [8, 8, 8, 8]
+    whole = weighted_split(24, 6, [[1.0, 2.0]])
+    assert [len(held) for held in whole.q_heads[0]] == [16, 8]
+    assert whole.kv_heads == ((0, 1, 2, 3), (4, 5))
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="positive and finite"):
+            weighted_split(4, 4, [[1.0, wrong]])
 
 
 @given(head_splits())
