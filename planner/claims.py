@@ -71,7 +71,7 @@ def header_claims(header: PlanHeader, batch: BatchPlan) -> Iterator[str]:
     if layout not in allowed:
         told = " or ".join(f"{chunks} on route {way}" for way, chunks in allowed)
         yield (
-            f"stages have {layout.chunks} chunks on route {layout.route}, those of"
+            f"stages have {many(layout.chunks, 'chunk')} on route {layout.route}, those of"
             f" {options.pipeline} have {told}"
         )
     elif options.layers == "even":

@@ -18,7 +18,7 @@ from hydraplan.planner.forked import in_order
 from hydraplan.planner.layouts import Laid, on_layouts
 from hydraplan.planner.open_request import open_request, others
 from hydraplan.planner.pipeline.order import SEARCHED
-from hydraplan.planner.pipeline.planned import PLANNED
+from hydraplan.planner.pipeline.planned import PLANNED, fastest_of
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.placement.window_advice import window_advice
@@ -73,17 +73,23 @@ def prepare(
 def fastest_layout(options: PlanOptions, choices: list[Laid]) -> Laid:
     """The one on which the first batch ends first, of those that can hold it.
 
-    Every batch of a run has the layout of the first: weights stay where they are.
+    Of those as fast but for rounding it is the one on which a rank holds least. Every batch of a
+    run has the layout of the first: weights stay where they are.
     """
 
-    def first_batch_s(laid: Laid) -> float:
+    def first_batch(laid: Laid) -> tuple[float, float]:
+        """Its time, and the most that a rank holds."""
         cost, rows = laid[1].cost, laid[1][0]
         try:
-            return plan_batch(cost, options, 0, rows).figures["iteration_s"]
+            figures = plan_batch(cost, options, 0, rows).figures
         except Infeasible:
-            return inf
+            return inf, inf
+        return figures["iteration_s"], figures["peak_live_tokens"]
 
-    return choices[0] if len(choices) == 1 else min(choices, key=first_batch_s)
+    if len(choices) == 1:
+        return choices[0]
+    ran = list(map(first_batch, choices))
+    return choices[fastest_of(range(len(ran)), [s for s, _ in ran], lambda i: ran[i][1])]
 
 
 def without_taper(options: PlanOptions, strategies: Sequence[str] = ()) -> str:

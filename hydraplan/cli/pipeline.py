@@ -251,6 +251,7 @@ def _fastest_run(
 ) -> "tuple[Layout, Alone, ExactOrder | None]":
     """The layout on which it ends first, of those within the limit, the run there, its proof."""
     from hydraplan.errors import Infeasible
+    from hydraplan.planner.pipeline.planned import fastest_of
 
     runs, refused = [], []
     for layout in asked.layouts:
@@ -260,12 +261,9 @@ def _fastest_run(
             refused.append(error)
     if not runs:
         raise refused[0]
-    return min(runs, key=lambda run: _merit(run[1].figures))
-
-
-def _merit(figures: dict[str, float]) -> tuple[float, float]:
-    """Smaller is better: time, and memory where times differ by rounding only."""
-    return float(f"{figures['makespan']:.9g}"), figures["peak_memory"]
+    figures = [ran.figures for _, ran, _ in runs]
+    taken = [each["makespan"] for each in figures]
+    return runs[fastest_of(range(len(runs)), taken, lambda i: figures[i]["peak_memory"])]
 
 
 def _run(

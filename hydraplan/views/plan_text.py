@@ -31,6 +31,7 @@ def plan_object(
         "options": options_object(header.options),
         "live_limit_tokens": header.options.live_limit_tokens,
         "layers": header.layers,
+        "route": header.route,
         "batches": [
             batch_object(b) | stages_object(skew) for b, skew in zip(batches, skews, strict=True)
         ],

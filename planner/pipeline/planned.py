@@ -11,9 +11,9 @@ scenarios (`scenarios`).
 Source: ours; which schedules there are is the field's.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from hydraplan.route import NOWHERE, route
 from hydraplan.slots import SlotTimes
 
 Make = Callable[[SlotTimes, Memory], Schedule]
+
+T = TypeVar("T")
 
 ALIKE = 1e-9
 """Relative: times this close are one; sums of many ops round."""
@@ -227,12 +229,23 @@ def _exact(times: SlotTimes, memory: Memory, keep_order: bool) -> ExactOrder:
 
 def _fastest(times: SlotTimes, memory: Memory, schedules: Iterable[Schedule]) -> Schedule:
     """The fastest; of those that are alike, what holds least."""
-    runs = {schedule: _iteration_s(times, schedule) for schedule in schedules}
-    if not runs:
+    known, chunks = list(dict.fromkeys(schedules)), times.op_s.shape[2]
+    if not known:
         raise Infeasible("no schedule is within the memory limit", "allow a stage to hold more")
-    enough_s, chunks = min(runs.values()) * (1 + ALIKE), times.op_s.shape[2]
-    alike = [schedule for schedule, taken_s in runs.items() if taken_s <= enough_s]
-    return min(alike, key=lambda schedule: memory.most(schedule, chunks))
+    taken_s = [_iteration_s(times, schedule) for schedule in known]
+    return fastest_of(known, taken_s, lambda schedule: memory.most(schedule, chunks))
+
+
+def fastest_of(known: Sequence[T], taken_s: Sequence[float], held: Callable[[T], float]) -> T:
+    """The fastest of several; of those as fast but for rounding what holds least, else the first.
+
+    Args:
+        taken_s: Time of each, shape (known,); infinite where it cannot be.
+        held: What one of them holds at most.
+    """
+    enough_s = min(taken_s) * (1 + ALIKE)
+    alike = [one for one, time_s in zip(known, taken_s, strict=True) if time_s <= enough_s]
+    return min(alike, key=held)
 
 
 def _iteration_s(times: SlotTimes, schedule: Schedule) -> float:

@@ -60,6 +60,7 @@ def test_json_has_one_object_a_batch_with_every_figure(
     found = json.loads(capsys.readouterr().out)
     assert next(iter(found)) == "schema_version"
     assert [b["batch"] for b in found["batches"]] == [0, 1]
+    assert found["route"] == "loop"
     for batch in found["batches"]:
         assert set(FIGURES) <= set(batch)
         assert batch["winner"] in ("load-driven", "memory")

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from hydraplan.errors import InputError
@@ -51,3 +52,22 @@ def test_a_layout_needs_layers_for_every_chunk_and_stages_to_gain_from() -> None
     asked = options(batch_sequences=60, pp=17, pipeline="auto", chunks=2)
     with pytest.raises(InputError, match="32 layers cannot fill 17 stages x 2 chunks"):
         on_layouts(length, profile(), asked, 1)
+
+
+def test_of_layouts_that_end_alike_auto_takes_the_one_that_holds_least() -> None:
+    """Stages of 5 and 3 layers, or of 2 + 3 and 2 + 1: the same times, added up otherwise."""
+    eight = profile("tiny")
+    model = eight.header.model.model_copy(update={"num_layers": 8})
+    eight = eight._replace(header=eight.header.model_copy(update={"model": model}))
+    length = Lengths("t", "sequences", np.array([900, 120, 30, 444, 1000, 17]))
+    asked = options(ranks=2, max_tokens_per_rank=600, batch_sequences=6, pipeline="auto")
+    found = []
+    for _, batches in on_layouts(length, eight, asked, 1):
+        figures = plan_batch(batches.cost, asked, 0, batches[0]).figures
+        found.append((figures["iteration_s"], figures["peak_live_tokens"]))
+    (one_s, one_held), (v_s, _), (loop_s, loop_held) = found
+    assert one_s == pytest.approx(loop_s, rel=1e-12)
+    assert v_s > one_s
+    assert one_held < loop_held
+    header, _ = prepare(length, eight, asked, 1)
+    assert (header.route, header.layers) == ("loop", ((5,), (3,)))

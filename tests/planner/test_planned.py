@@ -17,7 +17,13 @@ from hydraplan.planner.figures import check_figures
 from hydraplan.planner.pipeline.memory import Memory, even_memory
 from hydraplan.planner.pipeline.one_lane import reordered
 from hydraplan.planner.pipeline.order import ORDERS, microbatch_order, searched_order
-from hydraplan.planner.pipeline.planned import PLANNED, auto, canonical, plan_ops
+from hydraplan.planner.pipeline.planned import (
+    PLANNED,
+    auto,
+    canonical,
+    fastest_of,
+    plan_ops,
+)
 from hydraplan.planner.pipeline.scenarios import scorer
 from hydraplan.planner.pipeline.schedules import SCHEDULES, Layout, one_f_one_b, zb_h1
 from hydraplan.planner.pipeline.static_orders import static_names, static_orders, within
@@ -235,3 +241,20 @@ def test_a_plan_that_holds_more_than_it_may_is_named() -> None:
 def test_a_static_schedule_beyond_the_limit_is_refused() -> None:
     with pytest.raises(Infeasible, match=r"schedule gpipe holds activations of .* 1 x 4096 are"):
         planned(pipeline="gpipe", live_microbatches=1)
+
+
+@pytest.mark.parametrize(
+    ("taken_s", "held", "taken"),
+    [
+        ([2.0, 1.0, 3.0], [1, 9, 1], 1),
+        ([1.0000000005, 1.0, 1.0000000004], [2, 9, 1], 2),  # on both sides of a rounded 1.0
+        ([1.0, 1.0 + 1e-15], [5, 5], 0),
+        ([1.00000001, 1.0], [1, 9], 1),
+        ([float("inf"), float("inf")], [9, 9], 0),
+        ([float("inf"), 2.0], [1, 9], 1),
+    ],
+)
+def test_of_what_ends_alike_but_for_rounding_that_which_holds_least_is_taken(
+    taken_s: list[float], held: list[int], taken: int
+) -> None:
+    assert fastest_of(range(len(held)), taken_s, held.__getitem__) == taken
