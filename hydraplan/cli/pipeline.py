@@ -187,10 +187,11 @@ def _check_numbers(times: "StageTimes", memory_limit: float | None, frees: float
 
 def _asked(name: str, pp: int | None, microbatches: int | None, chunks: int | None) -> Asked:
     """Size, route and, from a file, op order; refused before anything of that size is made."""
-    from hydraplan.errors import InputError
+    from hydraplan.errors import InputError, many
     from hydraplan.files.pytorch_csv import read_csv
     from hydraplan.planner.pipeline.planned import PLANNED
     from hydraplan.planner.pipeline.schedules import SCHEDULES, Layout, layouts_of
+    from hydraplan.views import console
 
     given = {"pp": pp, "microbatches": microbatches, "chunks": chunks}
     if name.lower().endswith(".csv"):
@@ -211,9 +212,14 @@ def _asked(name: str, pp: int | None, microbatches: int | None, chunks: int | No
         raise InputError(f"{absent} is missing, schedule {name} has none of its own")
     first, *others = layouts_of(name, chunks)
     _check_size(name, pp, first.chunks, microbatches)
-    if pp * first.chunks * microbatches * (300 + pp) * len(others) > MAX_WEIGHED:
-        others = []
-    return Asked(pp, microbatches, (first, *others))
+    if sum(x.chunks for x in (first, *others)) * pp * microbatches * (300 + pp) <= MAX_WEIGHED:
+        return Asked(pp, microbatches, (first, *others))
+    if others:
+        console.note(
+            f"{name}: too large to try several layouts, only {many(first.chunks, 'chunk')} a stage"
+            " is; --chunks asks for others"
+        )
+    return Asked(pp, microbatches, (first,))
 
 
 def _check_size(name: str, pp: int, chunks: int, microbatches: int) -> None:

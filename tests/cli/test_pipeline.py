@@ -107,6 +107,16 @@ def test_auto_tries_two_chunks_a_stage_and_says_whose_ops_it_runs(capsys):
     assert own.startswith("auto: 4 stages, 9 microbatches, 1 chunk a stage, ops of its own,")
 
 
+def test_where_several_layouts_would_take_minutes_one_is_tried_and_that_is_said(
+    capsys, monkeypatch
+):
+    monkeypatch.setattr("hydraplan.cli.pipeline.MAX_WEIGHED", 100_000)
+    assert run(["pipeline", "--schedule", "auto", "--pp", "8", "--microbatches", "24"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("auto: 8 stages, 24 microbatches, 1 chunk a stage, ops as zb-h1,")
+    assert "too large to try several layouts, only 1 chunk a stage is" in err
+
+
 def test_the_text_says_the_figures_and_draws_every_stage_within_80_columns(capsys):
     out = asked(capsys, "--schedule", "zb-h1", "--pp", "4", "--microbatches", "12")
     assert out.startswith("zb-h1: 4 stages, 12 microbatches, 1 chunk a stage, simulated\n")
