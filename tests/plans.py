@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hydraplan.activations import Recompute
 from hydraplan.config import ModelShape
 from hydraplan.costfit import CostFit, LinkFit, RateFit
 from hydraplan.files.planfile import write_plan
@@ -144,6 +145,7 @@ def write_test_plan(
     make: Callable[[int, int], Schedule] = one_f_one_b,
     num_chunks: int = 1,
     route: RouteName = "loop",
+    recompute: Recompute = "none",
 ) -> Path:
     """Write a plan folder of hand-placed batches, numbered on from one to the next.
 
@@ -158,6 +160,9 @@ def write_test_plan(
         start += len(places)
     header = plan_header(model, pp, ranks, len(made), lengths_digest)
     layers = split_layers(model.num_layers, pp, num_chunks, route_name=route)
-    cut = {"layers": tuple(tuple(stage) for stage in layers), "route": route}
+    options = header.options.model_copy(update={"recompute": recompute})
+    cut = {
+        "layers": tuple(tuple(stage) for stage in layers), "route": route, "options": options,
+    }  # fmt: skip
     write_plan(path, header.model_copy(update=cut), made)
     return path

@@ -17,6 +17,7 @@ from hydraplan.errors import InputError, RunFailed, StalePlan
 from hydraplan.executor import launch, step
 from hydraplan.executor import run as executor_run
 from hydraplan.executor.groups import World
+from hydraplan.executor.prepare import prepare
 from hydraplan.executor.run import PUT_OFF, _signals_put_off, agree, execute
 from hydraplan.files.lengths import digest, read_lengths
 from hydraplan.files.runfile import open_run, read_step_ops, read_timeline
@@ -236,6 +237,26 @@ def test_verify_prints_its_errors_and_says_yes(plan, capfd):
     assert said["holds_as_predicted"] is True
 
 
+def test_verify_and_execute_make_again_what_they_are_told_to(plan, tmp_path, capfd):
+    asked = ["--recompute", "full", "--json"]
+    assert command(["verify", str(plan), "--batch", "1", *asked]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert said["recompute"] == "full"
+    assert 0 < said["peak_live_tokens"] == said["predicted_peak_live_tokens"] < 1
+    run = ["--steps", "1", "--dtype", "bfloat16", "-o", str(tmp_path / "x.run")]
+    assert command(["execute", str(plan), *run, *asked]) == 0
+    header = open_run(tmp_path / "x.run").header
+    assert (header.dtype, header.recompute, header.clip_grad) == ("bfloat16", "full", 1.0)
+
+
+@pytest.mark.parametrize(("told", "does"), [(None, "selective"), ("none", "none")])
+def test_a_run_makes_again_what_its_plan_was_made_for_unless_told_otherwise(told, does, tmp_path):
+    path = write_test_plan(tmp_path / "x.plan", BATCHES, pp=2, ranks=2, recompute="selective")
+    options = {"data": None, "seed": 0, "dtype": None, "timeout_s": 60.0}
+    job = prepare(path, [0], recompute=told, **options)
+    assert job.recompute == job.cost.recompute == does
+
+
 def test_verify_says_no_where_a_worker_holds_something_else_than_predicted(
     plan, monkeypatch, capfd
 ):
@@ -374,6 +395,8 @@ def test_workers_that_were_asked_for_different_runs_refuse_and_say_what_differs(
         ["--data", "x.idx"],
         ["--learning-rate", "0.1"],
         ["--clip-grad", "1"],
+        ["--dtype", "float32"],
+        ["--recompute", "full"],
         ["--timeout", "9"],
         ["--transport", "ordered"],
         ["--debug-messages"],
