@@ -34,9 +34,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.rendezvous import rendezvous
 
 from hydraplan import errors
 from hydraplan.errors import (
@@ -62,6 +64,9 @@ SHUTDOWN_S = 5
 
 TAKEN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals the launcher handles; it passes them on to the workers, which simply end."""
+
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+"""How often torchrun has started the workers again, in their environment."""
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -121,8 +126,15 @@ def _torchrun_place() -> tuple[int, int]:
 
 
 def _join_world(entry: Entry, world: World, timeout_s: float) -> None:
-    """The life of a worker."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+    """The life of a worker.
+
+    torchrun gives the workers that it restarts the store of those before, addresses of the dead
+    included (torch 2.13), so each start has keys of its own.
+    """
+    timeout = timedelta(seconds=timeout_s)
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    ours = PrefixStore(f"start-{os.environ.get(RESTARTS, '0')}", store)
+    dist.init_process_group("gloo", store=ours, rank=rank, world_size=size, timeout=timeout)
     entry(world)
     dist.barrier()
     dist.destroy_process_group()

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from hydraplan.errors import InputError, StalePlan
+from hydraplan.executor.launch import RESTARTS
 from hydraplan.files.checkpointfile import CHECKPOINTS, Saved
 from hydraplan.files.ledger import last_checkpoint
 from hydraplan.files.parquet import refuse_existing
-from hydraplan.files.runfile import Run, RunHeader, open_run, our_files
+from hydraplan.files.planfile import Plan
+from hydraplan.files.runfile import Run, RunHeader, open_run, our_files, plan_digest
 from hydraplan.planheader import PlanHeader
 
 V = TypeVar("V")
@@ -33,20 +35,21 @@ class Start(NamedTuple):
 
 def earlier_run(resume: Path | None, output: Path | None) -> Run | None:
     """The run to go on from: `resume`, or the `output` that torchrun has restarted workers of."""
-    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    restarted = os.environ.get(RESTARTS, "0") != "0"
     if restarted and output is not None and output.is_dir():
         return open_run(output)
     return None if resume is None else open_run(resume)
 
 
-def start_of(earlier: Run | None, plan: PlanHeader, digest: str) -> Start:
-    """Where a run of the plan `digest` begins.
+def start_of(earlier: Run | None, opened: Plan) -> Start:
+    """Where a run of a plan begins.
 
     Raises:
         StalePlan: The plan is neither that of the earlier run nor made to go on from it.
         InputError: The earlier run has no checkpoint, a damaged one, or one that does not agree
             with its ledger.
     """
+    plan = opened.header
     resumes = plan.options.resumes
     if earlier is None:
         if resumes is not None:
@@ -55,7 +58,7 @@ def start_of(earlier: Run | None, plan: PlanHeader, digest: str) -> Start:
                 "give the run: --resume RUN",
             )
         return Start()
-    header = earlier.header
+    header, digest = earlier.header, plan_digest(opened)
     if header.plan_digest == digest:
         saved = last_checkpoint(earlier)
         if saved is None and resumes is not None:

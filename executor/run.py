@@ -56,7 +56,6 @@ from hydraplan.files.runfile import (
     create_run,
     finished,
     open_run,
-    plan_digest,
     recorder,
 )
 from hydraplan.files.trafficfile import Traffic
@@ -116,7 +115,7 @@ def execute(
     plan = open_plan(path)
     num_batches = plan.header.num_batches
     earlier = earlier_run(resume, output)
-    first = start_of(earlier, plan.header, plan_digest(plan))
+    first = start_of(earlier, plan)
     output = output_of(output, force, earlier, first)
     if max_restarts and under_torchrun():
         raise InputError(

@@ -4,6 +4,8 @@ import os
 import select
 import shutil
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -287,7 +289,7 @@ def test_a_flipped_bit_is_found_by_the_worker_that_reads_it_and_the_run_stays_as
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", [None, 0, 2])
+@pytest.mark.parametrize("killed", [None, 2])
 def test_the_command_goes_on_after_a_kill_from_outside(long, tmp_path, killed):
     """Of the whole command, or of one of its workers, once it has told of its sixth step."""
     output = tmp_path / "x.run"
@@ -307,3 +309,35 @@ def test_the_command_goes_on_after_a_kill_from_outside(long, tmp_path, killed):
         os.close(handle)
     assert command(["execute", str(long.plan), "--resume", str(output)]) == 0
     assert_as_if_uninterrupted(open_run(output), long)
+
+
+@pytest.mark.slow
+def test_workers_that_torchrun_starts_again_go_on_in_their_own_output(long, tmp_path):
+    output = tmp_path / "x.run"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1"),
+            *("--nproc-per-node=4", "-m", "hydraplan", "execute", str(long.plan)),
+            *("-o", str(output), "--checkpoint-every", str(EVERY)),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    for line in process.stderr:
+        if line.startswith("step 6/"):
+            break
+    os.kill(workers_of(process.pid)[1], signal.SIGKILL)
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 0, said
+    assert "going on from" in said
+    assert_as_if_uninterrupted(open_run(output), long)
+
+
+def test_restarts_under_torchrun_are_its_own(plan, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(InputError, match="no use under torchrun") as caught:
+        train(plan, max_restarts=1)
+    assert "torchrun --max-restarts" in caught.value.hint
