@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-PIPELINE, PLANNER = BENCHMARKS / "pipeline", BENCHMARKS / "planner"
+PARITY, PIPELINE, PLANNER = (BENCHMARKS / name for name in ("parity", "pipeline", "planner"))
 
 
 def script(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> ModuleType:
