@@ -1,0 +1,210 @@
+"""Op times that the cost model predicts against those of workers, on plans it was not fitted on.
+
+    python benchmarks/prediction/predict.py [--json FILE] [--readme] [--seconds 40]
+
+The cost model is fitted by `hydraplan profile` on calls of single shapes; then plans run on at most
+two workers, as `hydraplan execute` runs them, and every op with rows is compared. Both sides
+are CPU seconds of one thread, since the cores of this machine are shared: the profile's clock is
+replaced by the thread's CPU time, and `ops.parquet` has that of every op. Seconds of an op are the
+median over its steps without the first. Links are measured by the clock; what a prediction has of
+them is in `busy` of the plan, while a worker that waits for its group uses no CPU.
+"""
+
+import argparse
+import sys
+import time
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "planner"))
+
+from tables import Cell, Table, progress, reported  # noqa: E402
+
+from hydraplan.cli.app import run  # noqa: E402
+from hydraplan.files.planfile import open_plan, read_batch  # noqa: E402
+from hydraplan.files.runfile import open_run, read_step_ops  # noqa: E402
+from hydraplan.model import FloatArray  # noqa: E402
+from hydraplan.profiler import measure  # noqa: E402
+from hydraplan.slots import slot_times  # noqa: E402
+
+MODEL = """
+num_layers = 4
+hidden_size = 256
+num_heads = 8
+num_kv_heads = 2
+head_dim = 32
+ffn_hidden_size = 704
+vocab_size = 2048
+dtype = "float32"
+"""
+STEPS, CAP = 4, 2_048
+LIMIT = 0.15
+"""Error above which a reason is owed."""
+
+
+class Case(NamedTuple):
+    """A plan: pool, schedule, and lengths of a kind."""
+
+    name: str
+    pp: int
+    ranks: int
+    pipeline: str
+    lengths: str
+
+
+CASES = (
+    Case("one worker, long tail", 1, 1, "1f1b", "tail"),
+    Case("one worker, even", 1, 1, "gpipe", "even"),
+    Case("two stages, long tail", 2, 1, "1f1b", "tail"),
+    Case("two stages, B and W apart", 2, 1, "zb-h1", "tail"),
+    Case("two stages, few long", 2, 1, "1f1b", "long"),
+    Case("two lanes, long tail", 1, 2, "1f1b", "tail"),
+    Case("two lanes, few long", 1, 2, "1f1b", "long"),
+)
+
+
+class Ops(NamedTuple):
+    """Ops with rows: kind, whether their slot shares a sequence, measured and predicted seconds."""
+
+    kind: list[str]
+    shared: list[bool]
+    busy_s: FloatArray
+    predicted_s: FloatArray
+
+    def error(self) -> FloatArray:
+        """Predicted over measured less one."""
+        return self.predicted_s / self.busy_s - 1
+
+
+def main() -> None:
+    """Profile, run every case, three tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--readme", action="store_true")
+    parser.add_argument("--seconds", type=float, default=40.0)
+    args = parser.parse_args()
+    measure.cpu_timer = cpu_seconds
+    with TemporaryDirectory(prefix="hydraplan-") as name:
+        folder = Path(name)
+        (folder / "model.toml").write_text(MODEL)
+        profile = folder / "p.profile.parquet"
+        told("profile", "--device", "cpu", "--model", folder / "model.toml",
+             "--seconds", args.seconds, "-o", profile)  # fmt: skip
+        found = {case: compared(folder, profile, case) for case in CASES}
+    whole = joined(list(found.values()))
+    columns = list(row("", whole))
+    by_plan = [row(case.name, ops) for case, ops in found.items()]
+    by_op = [row(name, ops) for name, ops in (*by_kind(whole), ("all", whole))]
+    tables = [Table("By plan", columns, 2).of(by_plan), Table("By op", columns, 2).of(by_op)]
+    cells = [cell for table in tables for cell in table.rows]
+    reported(args.json, {"cells": cells}, tables, args.readme, page=HERE / "README.md")
+
+
+def cpu_seconds(call: measure.Run) -> float:
+    """CPU seconds of this thread in one call."""
+    began_s = time.thread_time()
+    call()
+    return time.thread_time() - began_s
+
+
+def compared(folder: Path, profile: Path, case: Case) -> Ops:
+    """Plan a case, run it, and bring its ops together."""
+    lengths, plan, kept = (folder / name for name in ("lengths.txt", "x.plan", "x.run"))
+    np.savetxt(lengths, drawn(case.lengths), "%d")
+    told("plan", lengths, "--profile", profile, "--pp", case.pp, "--ranks", case.ranks,
+         "--max-tokens-per-rank", CAP, "--batch-sequences", len(drawn(case.lengths)),
+         "--pipeline", case.pipeline, "-o", plan, "--force")  # fmt: skip
+    told("execute", plan, "--steps", STEPS, "-o", kept, "--force")
+    batch, cost = read_batch(open_plan(plan), 0), open_plan(plan).header.cost_model()
+    placed = batch.sequences.placed()
+    rows = slot_times(cost, placed, batch.num_microbatches).rows
+    steps = [read_step_ops(open_run(kept), step) for step in range(1, STEPS)]
+    kinds, shared, busy, predicted = [], [], [], []
+    for stage, ops in enumerate(batch.schedule):
+        busy_s = np.median([found.timeline.busy_s[stage] for found in steps], axis=0)
+        for position, op in enumerate(ops):
+            for lane in np.flatnonzero(rows[:, op.microbatch]).tolist():
+                here = (placed.microbatch == op.microbatch) & (placed.degree > 1)
+                kinds.append(op.kind)
+                shared.append(bool(here.any()))
+                busy.append(busy_s[position, lane])
+                predicted.append(steps[0].predicted.busy_s[stage][position, lane])
+    result = Ops(kinds, shared, np.array(busy), np.array(predicted))
+    progress(f"{case.name}: {row(case.name, result)}")
+    return result
+
+
+def drawn(kind: str) -> list[int]:
+    """Lengths that the profile has not seen together; 24 sequences, or 6 long ones."""
+    rng = np.random.default_rng(5)
+    if kind == "even":
+        return rng.integers(150, 250, 24).tolist()
+    if kind == "long":
+        return [*rng.integers(900, 2_000, 6).tolist(), 40, 90]
+    return np.clip(rng.lognormal(5.2, 0.9, 24), 16, CAP).astype(int).tolist()
+
+
+def by_kind(whole: Ops) -> list[tuple[str, Ops]]:
+    """Ops of a kind, those of slots that share a sequence apart."""
+    found = []
+    for kind in ("F", "B", "W", "BW"):
+        for shared, name in ((False, kind), (True, f"{kind}, degree above 1 in its microbatch")):
+            keep = [
+                k == kind and s == shared for k, s in zip(whole.kind, whole.shared, strict=True)
+            ]
+            if any(keep):
+                found.append((name, chosen(whole, np.flatnonzero(keep))))
+    return found
+
+
+def chosen(whole: Ops, index: np.ndarray) -> Ops:
+    """Some of the ops."""
+    return Ops(
+        [whole.kind[i] for i in index],
+        [whole.shared[i] for i in index],
+        whole.busy_s[index],
+        whole.predicted_s[index],
+    )
+
+
+def joined(parts: list[Ops]) -> Ops:
+    """Ops of several plans."""
+    return Ops(
+        [kind for part in parts for kind in part.kind],
+        [shared for part in parts for shared in part.shared],
+        np.concatenate([part.busy_s for part in parts]),
+        np.concatenate([part.predicted_s for part in parts]),
+    )
+
+
+def row(name: str, ops: Ops) -> Cell:
+    """One line: how many ops, how long they take, and how far predictions are off."""
+    error = ops.error()
+    return {
+        "ops of": name, "count": len(error), "median ms": 1e3 * float(np.median(ops.busy_s)),
+        "median error": float(np.median(np.abs(error))),
+        "p90 error": float(np.quantile(np.abs(error), 0.9)),
+        "median of predicted / measured": float(np.median(error)) + 1,
+        "sum of predicted / measured": float(ops.predicted_s.sum() / ops.busy_s.sum()),
+        f"above {LIMIT:.0%}": f"{(np.abs(error) > LIMIT).mean():.0%}",
+    }  # fmt: skip
+
+
+def told(*words: object) -> str:
+    """Run a command of the tool in this process; what it printed."""
+    out = StringIO()
+    with redirect_stdout(out):
+        code = run([str(word) for word in words])
+    if code:
+        raise SystemExit(f"hydraplan {' '.join(map(str, words))} ended with exit code {code}")
+    return out.getvalue()
+
+
+if __name__ == "__main__":
+    main()
