@@ -6,6 +6,7 @@ read is proven before every step (`same_step`). What rank 0 refuses ends the run
 sent.
 """
 
+import hashlib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hydraplan.errors import RunFailed
+from hydraplan.errors import RunFailed, StalePlan
 from hydraplan.executor.data import check_ids
 from hydraplan.executor.groups import World
 from hydraplan.executor.plan_wire import decode_batch, encode_batch
@@ -23,27 +24,35 @@ from hydraplan.executor.transport import reason
 from hydraplan.executor.valid import lower_batch
 
 DIGEST_BYTES = 32
+"""Of SHA-256; one of the plan goes before the batches, and one of its footer."""
 
 
 def share_plan(world: World, job: Job) -> Job:
     """The job of rank 0, on all workers; collective. Ids of rows that this lane holds are checked.
 
     Raises:
+        StalePlan: The plan folder of this host has another footer than that of rank 0.
         InputError: The dataset of this host holds ids beyond the vocabulary.
         RunFailed: A worker died, or did not come in time.
     """
     sent = [encode_batch(batch) for batch in job.batches]
-    digest = np.frombuffer(bytes.fromhex(job.digest), np.uint8)
+    footer = hashlib.sha256(job.header.model_dump_json().encode()).digest()
+    digests = np.frombuffer(bytes.fromhex(job.digest) + footer, np.uint8)
     count = _told(torch.tensor([len(sent)]))
     sizes = _told(torch.tensor([len(raw) for raw in sent] or [0] * int(count)))
     whole = np.frombuffer(b"".join(sent), np.uint8)
-    packet = torch.zeros(DIGEST_BYTES + int(sizes.sum()), dtype=torch.uint8)
+    packet = torch.zeros(2 * DIGEST_BYTES + int(sizes.sum()), dtype=torch.uint8)
     if world.rank == 0:
-        packet = torch.from_numpy(np.concatenate([digest, whole]))
+        packet = torch.from_numpy(np.concatenate([digests, whole]))
     raw = _told(packet).numpy().tobytes()
     if world.rank == 0:
         return job
-    ends = np.cumsum([DIGEST_BYTES, *sizes.tolist()]).tolist()
+    if raw[DIGEST_BYTES : 2 * DIGEST_BYTES] != footer:
+        raise StalePlan(
+            f"the plan folder of {world.describe(world.rank)} has another footer than rank 0's",
+            "start every host with the same plan folder",
+        )
+    ends = np.cumsum([2 * DIGEST_BYTES, *sizes.tolist()]).tolist()
     batches = tuple(decode_batch(raw[a:b]) for a, b in pairwise(ends))
     held = []
     for batch in batches:

@@ -5,7 +5,10 @@ from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
+from hydraplan.files.memoryfile import MEMORY_SCHEMA
+from hydraplan.files.opsfile import OPS_SCHEMA
 from hydraplan.files.planfile import PLAN_FILES
+from hydraplan.files.trafficfile import TRAFFIC_SCHEMA
 from hydraplan.metrics import FIGURES
 from hydraplan.model import BatchSummary, Comparison, Search
 from hydraplan.planner.pipeline.order import ALL_ORDERS
@@ -72,3 +75,9 @@ def test_every_order_of_microbatches_is_named():
 def test_sums_of_predicted_seconds_are_called_what_they_are():
     assert "is an upper bound of its load" in TEXT
     assert "degree descending, then `sequence_id`" in TEXT
+
+
+def test_every_column_of_what_ranks_of_a_run_did_is_explained():
+    explained = {"step", "stage", "lane", *first_cells("Columns of a run", column=2)}
+    schemas = (OPS_SCHEMA, MEMORY_SCHEMA, TRAFFIC_SCHEMA)
+    assert {name for schema in schemas for name in schema.names} == explained

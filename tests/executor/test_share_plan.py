@@ -1,6 +1,7 @@
 import pytest
 import torch.distributed as dist
 
+from hydraplan.errors import StalePlan
 from hydraplan.executor.groups import World
 from hydraplan.executor.plan_wire import encode_batch
 from hydraplan.executor.prepare import prepare
@@ -41,10 +42,31 @@ def test_under_torchrun_rank_0_alone_reads_batches_and_all_run_what_it_read(tmp_
         steps = [repr(job.steps[batch.batch]) for batch in job.batches]
         return [job.digest, hashes, steps, sent[2:]]
 
-    found = run_ranks(worker, 4, timeout_s=20.0)
+    found = run_ranks(worker, 4, timeout_s=60.0)
     assert found == found[:1] * 4
     monkeypatch.delenv("WORLD_SIZE")
     job = prepare(plan, [0, 1], data=None, seed=0, dtype=None, timeout_s=9.0)
     assert not job.is_shared
     assert found[0][:2] == [job.digest, [batch_hash(batch) for batch in job.batches]]
-    assert found[0][3] == [32 + sum(len(encode_batch(batch)) for batch in job.batches)]
+    assert found[0][3] == [64 + sum(len(encode_batch(batch)) for batch in job.batches)]
+
+
+@pytest.mark.dist
+def test_a_host_whose_plan_folder_has_another_footer_refuses(tmp_path, monkeypatch):
+    plans = [
+        write_test_plan(tmp_path / f"{seed}", BATCHES, pp=1, ranks=2, lengths_digest=f"{seed}" * 64)
+        for seed in range(2)
+    ]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    def worker(rank):
+        monkeypatch.setenv("RANK", str(rank))
+        job = prepare(plans[rank], [0], data=None, seed=0, dtype=None, timeout_s=9.0)
+        try:
+            share_plan(World(rank, 1, 2), job)
+        except StalePlan as error:
+            return str(error)
+        return ""
+
+    said = "the plan folder of rank 1 (stage 0, lane 1) has another footer than rank 0's"
+    assert run_ranks(worker, 2, timeout_s=60.0) == ["", said]

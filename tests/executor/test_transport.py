@@ -59,7 +59,7 @@ def test_messages_of_two_chunks_and_both_ways_arrive_whatever_order_they_are_use
         return [wrong_and_sent(rank, *way) for way in product((False, True), (None, PLAN))]
 
     sent_bytes = 2 * 2 * sum(ROWS) * 8 * 4  # two rounds, two chunks
-    assert run_ranks(worker, 2, timeout_s=20.0) == [[[[], sent_bytes]] * 4] * 2
+    assert run_ranks(worker, 2, timeout_s=60.0) == [[[[], sent_bytes]] * 4] * 2
 
 
 FIRST, SECOND = (Message("forward", m, 1, 0, 1) for m in range(2))
@@ -78,7 +78,7 @@ def test_a_crossed_order_is_refused_where_messages_have_no_tags():
 
     named = f"activation of microbatch 0 {FROM}its microbatch is 1, 0 was waited for"
     with pytest.raises(RankFailed, match=re.escape(named)):
-        run_ranks(worker, 2, timeout_s=20.0)
+        run_ranks(worker, 2, timeout_s=60.0)
 
 
 @pytest.mark.dist
@@ -93,7 +93,7 @@ def test_a_message_of_another_shape_is_refused_before_it_is_taken():
 
     named = f"activation of microbatch 0 {FROM}its rows is 4, 3 was waited for"
     with pytest.raises(RankFailed, match=re.escape(named)):
-        run_ranks(worker, 2, timeout_s=20.0)
+        run_ranks(worker, 2, timeout_s=60.0)
 
 
 @pytest.mark.dist
