@@ -143,7 +143,9 @@ def test_a_loss_or_norm_that_is_no_number_ends_the_run_and_keeps_the_steps_befor
     assert [row["step"] for row in open_run(output).steps] == list(range(last))
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize(
+    "recompute", ["full", *(pytest.param(m, marks=pytest.mark.slow) for m in ("none", "selective"))]
+)
 def test_weights_are_float32_under_bfloat16_and_small_updates_are_kept(recompute, plan):
     """A learning rate that weights in bfloat16 would mostly round away."""
     run = train(plan, steps=6, learning_rate=2e-4, dtype="bfloat16", recompute=recompute)
