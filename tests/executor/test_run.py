@@ -340,6 +340,28 @@ def test_a_worker_that_stands_still_is_named_once_the_others_have_waited_long_en
         train(plan_with(pipeline, tmp_path), timeout_s=2.0)
 
 
+def test_a_time_out_names_rank_op_microbatch_and_peer(tmp_path, monkeypatch):
+    """Without tags; stage 1 stands still in the last op, whose gradient stage 0 waits for."""
+
+    def stuck(batch, op, incoming_TC):
+        if batch.worker.groups.world.rank == 1 and (op.kind, op.microbatch) == ("BW", 2):
+            signal.pause()
+        return done(batch, op, incoming_TC)
+
+    done = step._Batch._done
+    monkeypatch.setattr(step._Batch, "_done", stuck)
+    monkeypatch.setattr(launch, "SYMPTOM_WAIT_S", 1.0)
+    places = [Place(9 + m, 0, 1, 1, m) for m in range(3)]
+    plan = write_test_plan(tmp_path / "x.plan", [places], pp=2, ranks=1)
+    named = (
+        r"no word from rank 1 \(stage 1, lane 0\); worker rank 0 \(stage 0, lane 0\):"
+        r" BW of microbatch 2: gradient of microbatch 2 from rank 1 \(stage 1, lane 0\):"
+        r" Timed out waiting"
+    )
+    with pytest.raises(RunFailed, match=named):
+        train(plan, timeout_s=2.0, transport="ordered")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
