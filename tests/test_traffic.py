@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from hydraplan.heads import even_split
 from hydraplan.layout import legal_ulysses
-from hydraplan.traffic import boundary_s, grad_sync_s, lane_bytes, member_bytes, sent_bytes
+from hydraplan.planner.pipeline.schedules import SCHEDULES
+from hydraplan.traffic import (
+    boundary_s,
+    grad_sync_s,
+    lane_bytes,
+    member_bytes,
+    rank_bytes,
+    sent_bytes,
+    stage_parameters,
+)
 from tests.builders import Place, placed_sequences
 from tests.planner.cases import cost_model, with_pods
 
@@ -123,3 +132,25 @@ def test_gradients_and_activations_pay_the_tier_that_holds_them_all() -> None:
         moved = 2 * (ranks - 1) / ranks * 8 * layer * 4
         wanted = moved / rate + 2 * (ranks - 1) * latency_s
         assert grad_sync_s(with_pods(ranks, 4))[1] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("pipeline", ["1f1b", "zb-h1", "interleaved", "zb-v", "dualpipe"])
+def test_bytes_of_ranks_add_up_to_what_crosses_borders_groups_and_sums(pipeline: str) -> None:
+    schedule, stages, count = SCHEDULES[pipeline], 4, 8
+    chunks = schedule.chunks or 2
+    base = cost_model(ranks=2, pp=stages)
+    layers = ((1,) * chunks,) * stages
+    cost = replace(base, layers=layers, route_name=schedule.route)
+    places = [Place(64 + m, m % 2, 1, 1, m) for m in range(count)] + [Place(40, 0, 2, 1, 3)]
+    placed = placed_sequences(places)
+    rows = np.zeros((2, count), np.int64)
+    for m in range(count):
+        rows[m % 2, m] = 64 + m
+    rows[:, 3] += 20
+    sent = rank_bytes(cost, placed, rows, schedule.make(stages, count, chunks))
+    nodes = stages * chunks // (2 if schedule.route == "both" else 1)
+    turns = 1 if schedule.route == "v" else 0  # from chunk to chunk of the last stage
+    crossed = 2 * (nodes - 1 - turns)
+    assert sent[0].sum(axis=0).tolist() == (rows.sum(axis=1) * crossed * 4096 * 2).tolist()
+    assert sent[1].sum(axis=0).tolist() == (nodes * lane_bytes(cost, placed).sum(axis=0)).tolist()
+    assert sent[2].tolist() == np.repeat(stage_parameters(cost) * 4, 2).reshape(-1, 2).tolist()
