@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -31,6 +31,7 @@ def written(tmp_path):
     return path, write_tensors(path, ARRAYS)
 
 
+@settings(max_examples=30)
 @given(arrays=ANY)
 def test_every_bit_comes_back(tmp_path_factory, arrays):
     path = tmp_path_factory.mktemp("t") / "a.safetensors"
