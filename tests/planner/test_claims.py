@@ -224,7 +224,7 @@ def test_stages_of_another_schedule_end_the_check_in_words(name: str) -> None:
         asked = HEADER.options.model_copy(update={"pipeline": name, "chunks": chunks})
         other = HEADER.model_copy(update={"options": asked})
         found = "; ".join(check_figures(other, replace(LOAD_DRIVEN, pipeline=name)))
-        assert "chunks" in found or "layers" in found, found
+        assert "1 chunk on route loop" in found or "2 chunks a stage" in found, found
 
 
 def test_the_memory_sized_candidate_is_placed_and_run_again() -> None:
