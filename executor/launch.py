@@ -14,6 +14,7 @@ that is stopped holds up the end for 30 s, after which the launcher kills it.
 Under torchrun (RANK and WORLD_SIZE set) this process is a worker and torchrun is in charge.
 """
 
+import gc
 import json
 import logging
 import os
@@ -51,7 +52,7 @@ from hydraplan.errors import (
 )
 from hydraplan.executor.groups import World
 from hydraplan.executor.transport import reason
-from hydraplan.host import die_with
+from hydraplan.host import begin_as_child
 
 DEFAULT_TIMEOUT_S = 120.0
 """Longest wait for a message or a collective before a worker gives up."""
@@ -143,6 +144,7 @@ def _join_world(entry: Entry, world: World, timeout_s: float) -> None:
 def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float) -> None:
     _allow_open_files(pp * ranks)
     _check_loopback()
+    gc.collect()  # here, where the threads that garbage may own still are
     import_module("torch._dynamo")  # checkpoint and AdamW would import it late, in every worker
     with tempfile.TemporaryDirectory(prefix="hydraplan-") as folder, _quiet():
         config = LaunchConfig(
@@ -241,7 +243,7 @@ def _local_worker(
     entry: Entry, pp: int, ranks: int, timeout_s: float, notes: Path, parent: int, gate: Gate
 ) -> None:
     """Body of a forked worker: never outlives the parent, leaves a note if it fails."""
-    die_with(parent)
+    begin_as_child(parent)
     for number in TAKEN_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"

@@ -1,6 +1,7 @@
 """What this machine has left, and ties between its processes. Linux only."""
 
 import ctypes
+import gc
 import os
 import signal
 from pathlib import Path
@@ -21,6 +22,16 @@ def available_bytes() -> int:
 def usable_cores() -> int:
     """Cores this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+def begin_as_child(parent: int) -> None:
+    """First call of a forked process: end with `parent`, and never collect what it left behind.
+
+    Garbage of the parent may own threads, which are not forked: PyTorch's TCPStore of a run that is
+    over joins its own as it goes, and a collection in the child would wait for it for ever.
+    """
+    gc.freeze()
+    die_with(parent)
 
 
 def die_with(parent: int) -> None:

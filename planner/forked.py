@@ -22,7 +22,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any, TypeVar
 
 from hydraplan.errors import MissingDependency, RunFailed
-from hydraplan.host import die_with
+from hydraplan.host import begin_as_child
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ def _work_off(
     work: Callable[[int], T], pipe: Connection, parent: int, mask: set[int | signal.Signals]
 ) -> None:
     """Body of a worker: answer every number with a result or an error."""
-    die_with(parent)
+    begin_as_child(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from hydraplan.errors import RunFailed
 from hydraplan.files.parquet import first_line
 from hydraplan.files.profilefile import Measurement
-from hydraplan.host import die_with
+from hydraplan.host import begin_as_child
 from hydraplan.profiler.measure import MIN_REPEATS, cpu_timer, wants_more, with_times
 
 GROWTH = 4
@@ -79,7 +79,7 @@ def measure_links(budget_s: float) -> list[Measurement]:
 
 def _run_rank(rank: int, store: Path, budget_s: float, writer: Connection, parent: int) -> None:
     """Body of one child: measure, and let rank 0 answer. An interrupt is the parent's to see."""
-    die_with(parent)
+    begin_as_child(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)

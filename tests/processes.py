@@ -7,6 +7,7 @@ a pipe. Nothing is pickled. What the parent must not do before: run torch work o
 threads, since threads do not survive a fork (`tests/conftest.py` sets one thread).
 """
 
+import gc
 import json
 import multiprocessing
 import os
@@ -110,6 +111,7 @@ def _child(
     function: Callable[..., object],
     arguments: tuple[object, ...],
 ) -> None:
+    gc.freeze()  # garbage of the parent may own threads that are not here
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     try:
