@@ -12,8 +12,6 @@ weights and see the same token ids. Nothing is timed.
 
 import argparse
 import sys
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,9 +22,9 @@ from torch.nn import functional
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "planner"))
 
+from command import told  # noqa: E402
 from tables import Cell, Table, progress, reported  # noqa: E402
 
-from hydraplan.cli.app import run  # noqa: E402
 from hydraplan.executor.data import count_labels, generated_tokens  # noqa: E402
 from hydraplan.executor.decoder import (  # noqa: E402
     decoder_layer,
@@ -208,15 +206,6 @@ def described(plan: Plan) -> str:
     numbers = sorted({batch.num_microbatches for batch in batches})
     text = ", ".join(f"{count} of {size}" for size, count in zip(sizes, counts, strict=True))
     return f"{text}; {'-'.join(map(str, sorted({numbers[0], numbers[-1]})))}"
-
-
-def told(*words: object) -> str:
-    """What a command says on stdout; whatever it refuses is said on stderr."""
-    said = StringIO()
-    with redirect_stdout(said):
-        code = run([str(word) for word in words])
-    assert code == 0, (code, words)
-    return said.getvalue()
 
 
 if __name__ == "__main__":

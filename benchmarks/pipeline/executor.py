@@ -11,8 +11,6 @@ planned keep to their default memory limit.
 import argparse
 import json
 import sys
-from contextlib import redirect_stdout
-from io import StringIO
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,9 +20,9 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "planner"))
 
+from command import told  # noqa: E402
 from tables import Cell, Table, progress, reported  # noqa: E402
 
-from hydraplan.cli.app import run  # noqa: E402
 from hydraplan.files.planfile import open_plan, read_batch  # noqa: E402
 from hydraplan.slots import slot_times  # noqa: E402
 
@@ -108,16 +106,6 @@ def drawn(seed: int) -> list[int]:
 def by_stage(said: Cell, name: str) -> str:
     """One figure of every stage."""
     return " ".join(f"{stage[name]:.6g}" for stage in said["stages"])
-
-
-def told(*words: object) -> str:
-    """Run a command of the tool in this process; what it printed."""
-    out = StringIO()
-    with redirect_stdout(out):
-        code = run([str(word) for word in words])
-    if code:
-        raise SystemExit(f"hydraplan {' '.join(map(str, words))} ended with exit code {code}")
-    return out.getvalue()
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ them is in `busy` of the plan, while a worker that waits for its group uses no C
 import argparse
 import sys
 import time
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -24,9 +22,9 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "planner"))
 
+from command import told  # noqa: E402
 from tables import Cell, Table, progress, reported  # noqa: E402
 
-from hydraplan.cli.app import run  # noqa: E402
 from hydraplan.files.planfile import open_plan, read_batch  # noqa: E402
 from hydraplan.files.runfile import open_run, read_step_ops  # noqa: E402
 from hydraplan.model import FloatArray  # noqa: E402
@@ -201,16 +199,6 @@ def row(name: str, ops: Ops) -> Cell:
         "median error, that out": float(np.median(apart)),
         "p90 error, that out": float(np.quantile(apart, 0.9)),
     }  # fmt: skip
-
-
-def told(*words: object) -> str:
-    """Run a command of the tool in this process; what it printed."""
-    out = StringIO()
-    with redirect_stdout(out):
-        code = run([str(word) for word in words])
-    if code:
-        raise SystemExit(f"hydraplan {' '.join(map(str, words))} ended with exit code {code}")
-    return out.getvalue()
 
 
 if __name__ == "__main__":
