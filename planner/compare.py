@@ -49,7 +49,7 @@ def compare(
         try:
             for order in orders:
                 asked = options.model_copy(update={"strategy": name, "microbatch_order": order})
-                _, batches = fastest_layout(asked, layouts)
+                (_, batches), _ = fastest_layout(asked, layouts)
                 strategy.place(open_request(batches.cost, asked, batches[0]))
                 yield _row(asked, batches, workers)
         except (Infeasible, MissingDependency) as error:

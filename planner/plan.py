@@ -32,9 +32,10 @@ def plan(
 
     Arguments and errors as `prepare`.
     """
-    header, batches = prepare(lengths, profile, options, num_batches)
-    numbered = range(len(batches))
-    return header, (plan_batch(batches.cost, options, i, batches[i]) for i in numbered)
+    (header, batches), first = fastest_layout(
+        options, on_layouts(lengths, profile, options, num_batches)
+    )
+    return header, (_planned(batches, options, i, first) for i in range(len(batches)))
 
 
 @contextmanager
@@ -46,10 +47,12 @@ def plan_many(
     They are forked on entry and gone on exit. Arguments and errors as `prepare`, and
     `forked.in_order`.
     """
-    header, batches = prepare(lengths, profile, options, num_batches)
+    (header, batches), first = fastest_layout(
+        options, on_layouts(lengths, profile, options, num_batches)
+    )
 
     def work(index: int) -> BatchPlan:
-        return plan_batch(batches.cost, options, index, batches[index])
+        return _planned(batches, options, index, first)
 
     with in_order(work, len(batches), workers) as planned:
         yield header, planned
@@ -67,29 +70,39 @@ def prepare(
         InputError: An option is wrong, or some batch has nothing to train on.
         Infeasible: A row that no degree can hold, under `on_overlong="error"`.
     """
-    return fastest_layout(options, on_layouts(lengths, profile, options, num_batches))
+    return fastest_layout(options, on_layouts(lengths, profile, options, num_batches))[0]
 
 
-def fastest_layout(options: PlanOptions, choices: list[Laid]) -> Laid:
+def _planned(
+    batches: Batches, options: PlanOptions, index: int, first: BatchPlan | None
+) -> BatchPlan:
+    """A batch placed; the first may be known since its layout was chosen."""
+    if index == 0 and first is not None:
+        return first
+    return plan_batch(batches.cost, options, index, batches[index])
+
+
+def fastest_layout(options: PlanOptions, choices: list[Laid]) -> tuple[Laid, BatchPlan | None]:
     """The one on which the first batch ends first, of those that can hold it.
 
     Of those as fast but for rounding it is the one on which a rank holds least. Every batch of a
-    run has the layout of the first: weights stay where they are.
+    run has the layout of the first: weights stay where they are. The plan of the first batch comes
+    with it, None where there was nothing to choose or no layout holds it.
     """
 
-    def first_batch(laid: Laid) -> tuple[float, float]:
-        """Its time, and the most that a rank holds."""
-        cost, rows = laid[1].cost, laid[1][0]
+    def first_batch(laid: Laid) -> BatchPlan | None:
         try:
-            figures = plan_batch(cost, options, 0, rows).figures
+            return plan_batch(laid[1].cost, options, 0, laid[1][0])
         except Infeasible:
-            return inf, inf
-        return figures["iteration_s"], figures["peak_live_tokens"]
+            return None
 
     if len(choices) == 1:
-        return choices[0]
-    ran = list(map(first_batch, choices))
-    return choices[fastest_of(range(len(ran)), [s for s, _ in ran], lambda i: ran[i][1])]
+        return choices[0], None
+    made = list(map(first_batch, choices))
+    taken_s = [inf if plan is None else plan.figures["iteration_s"] for plan in made]
+    held = [inf if plan is None else plan.figures["peak_live_tokens"] for plan in made]
+    best = fastest_of(range(len(made)), taken_s, lambda i: held[i])
+    return choices[best], made[best]
 
 
 def without_taper(options: PlanOptions, strategies: Sequence[str] = ()) -> str:
