@@ -19,17 +19,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from hydraplan.executor.device import DeviceName
 from hydraplan.executor.message_header import WAYS
 from hydraplan.model import Sequences
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Place of this process: `ranks` lanes on each of `pp` stages."""
+    """Place of this process: `ranks` lanes on each of `pp` stages; what all compute on."""
 
     rank: int
     pp: int
     ranks: int
+    device: DeviceName = "cpu"
 
     @property
     def stage(self) -> int:

@@ -28,6 +28,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -50,6 +51,7 @@ from hydraplan.errors import (
     StalePlan,
     WorkerLost,
 )
+from hydraplan.executor.device import BACKENDS, DeviceName, take_device
 from hydraplan.executor.groups import World
 from hydraplan.executor.transport import reason
 from hydraplan.host import begin_as_child
@@ -84,7 +86,9 @@ def under_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def run_workers(entry: Entry, pp: int, ranks: int, timeout_s: float) -> bool:
+def run_workers(
+    entry: Entry, pp: int, ranks: int, timeout_s: float, device: DeviceName = "cpu"
+) -> bool:
     """Run `entry` on every worker; True where the result is to be reported.
 
     Raises:
@@ -93,7 +97,7 @@ def run_workers(entry: Entry, pp: int, ranks: int, timeout_s: float) -> bool:
         KeyboardInterrupt: SIGINT; all workers are gone.
     """
     if not under_torchrun():
-        _run_local(entry, pp, ranks, timeout_s)
+        _run_local(entry, pp, ranks, timeout_s, device)
         return True
     rank, size = _torchrun_place()
     if size != pp * ranks:
@@ -102,7 +106,7 @@ def run_workers(entry: Entry, pp: int, ranks: int, timeout_s: float) -> bool:
             f" = {pp * ranks}",
             f"start {pp * ranks} workers, or plan for {size}",
         )
-    world = World(rank, pp, ranks)
+    world = World(rank, pp, ranks, device)
     try:
         _join_world(entry, world, timeout_s)
     except (RunFailed, RuntimeError) as error:
@@ -135,13 +139,15 @@ def _join_world(entry: Entry, world: World, timeout_s: float) -> None:
     timeout = timedelta(seconds=timeout_s)
     store, rank, size = next(rendezvous("env://", timeout=timeout))
     ours = PrefixStore(f"start-{os.environ.get(RESTARTS, '0')}", store)
-    dist.init_process_group("gloo", store=ours, rank=rank, world_size=size, timeout=timeout)
+    take_device(world.device)
+    backend = BACKENDS[world.device]
+    dist.init_process_group(backend, store=ours, rank=rank, world_size=size, timeout=timeout)
     entry(world)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float) -> None:
+def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float, device: DeviceName) -> None:
     _allow_open_files(pp * ranks)
     _check_loopback()
     gc.collect()  # here, where the threads that garbage may own still are
@@ -165,7 +171,7 @@ def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float) -> None:
         try:
             with _gate() as gate:
                 start = elastic_launch(config, _local_worker)
-                start(entry, pp, ranks, timeout_s, notes, os.getpid(), gate)
+                start(entry, World(0, pp, ranks, device), timeout_s, notes, os.getpid(), gate)
         except ChildFailedError as error:
             if any(f.exitcode == -signal.SIGINT for f in error.failures.values()):
                 raise KeyboardInterrupt from None
@@ -240,16 +246,19 @@ def _wait_for_all(rank: int, count: int, gate: Gate) -> None:
 
 
 def _local_worker(
-    entry: Entry, pp: int, ranks: int, timeout_s: float, notes: Path, parent: int, gate: Gate
+    entry: Entry, first: World, timeout_s: float, notes: Path, parent: int, gate: Gate
 ) -> None:
-    """Body of a forked worker: never outlives the parent, leaves a note if it fails."""
+    """Body of a forked worker: never outlives the parent, leaves a note if it fails.
+
+    `first` is the place of rank 0.
+    """
     begin_as_child(parent)
     for number in TAKEN_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    world = World(int(os.environ["RANK"]), pp, ranks)
-    _wait_for_all(world.rank, pp * ranks, gate)
+    world = replace(first, rank=int(os.environ["RANK"]))
+    _wait_for_all(world.rank, world.pp * world.ranks, gate)
     if world.rank == 0:
         logging.disable(logging.NOTSET)
     try:

@@ -21,6 +21,7 @@ from hydraplan.executor.data import (
     generated_tokens,
     indexed_tokens,
 )
+from hydraplan.executor.device import DeviceName, check_transport
 from hydraplan.executor.memory import check_memory
 from hydraplan.executor.valid import lower_batch, read_valid_batch
 from hydraplan.files.planfile import open_plan
@@ -61,6 +62,7 @@ class Job:
     debug_messages: bool = False
     ring_hops: RingHops = "batched"
     is_shared: bool = False
+    device: DeviceName = "cpu"
 
     @property
     def model(self) -> ModelShape:
@@ -85,6 +87,7 @@ def prepare(
     debug_messages: bool = False,
     ring_hops: RingHops = "batched",
     recompute: Recompute | None = None,
+    device: DeviceName = "cpu",
 ) -> Job:
     """Open a plan and check everything about the named batches that can be checked.
 
@@ -111,6 +114,7 @@ def prepare(
             f"{path} is for tp {header.options.tp}, real execution runs tp 1",
             "plan with --tp 1, or use execute --simulate",
         )
+    check_transport(device, header.options.pp, transport)
     if not is_shared:  # under torchrun the workers may be anywhere
         check_memory(header, dtype or header.model.dtype, available_bytes())
     read = tuple(read_valid_batch(plan, i) for i in batches) if is_reader else ()
@@ -136,4 +140,5 @@ def prepare(
         debug_messages=debug_messages,
         ring_hops=ring_hops,
         is_shared=is_shared,
+        device=device,
     )

@@ -22,6 +22,7 @@ from hydraplan.config import DType
 from hydraplan.errors import InputError, RunFailed, StalePlan, WorkerLost
 from hydraplan.executor.checkpoint import load, save, share
 from hydraplan.executor.data import count_labels, load_slot
+from hydraplan.executor.device import DeviceName, take_device
 from hydraplan.executor.folder import run_folder
 from hydraplan.executor.groups import World, create_groups, inner_ranges, warm_up
 from hydraplan.executor.launch import run_workers, under_torchrun
@@ -68,9 +69,6 @@ from hydraplan.views.console import note
 LEARNING_RATE, CLIP_GRAD = 3e-4, 1.0
 KEPT_CHECKPOINTS = 2
 
-DEVICE = torch.device("cpu")
-"""What real execution runs on so far."""
-
 PUT_OFF = (signal.SIGTERM, signal.SIGINT)
 """Signals that the launcher, torchrun or a terminal sends to end a worker."""
 
@@ -95,6 +93,7 @@ def execute(
     checkpoint_every: int | None = None,
     keep: int = KEPT_CHECKPOINTS,
     max_restarts: int = 0,
+    device: DeviceName | None = None,
 ) -> Run | None:
     """Train until `steps` steps (default: every batch once) are done and return the run.
 
@@ -128,6 +127,7 @@ def execute(
     clip_grad = taken(clip_grad, before, "clip_grad", CLIP_GRAD)
     checkpoint_every = taken(checkpoint_every, before, "checkpoint_every", None)
     dtype = taken(dtype, before, "dtype", None)
+    device = taken(device, before, "device", None) or "cpu"
     same_plan = before if first.in_place else None
     recompute = taken(recompute, same_plan, "recompute", None)
     steps = taken(steps, same_plan, "steps", num_batches)
@@ -146,11 +146,12 @@ def execute(
         debug_messages=debug_messages,
         ring_hops=ring_hops,
         recompute=recompute,
+        device=device,
     )
     header = RunHeader(
         tool_version=__version__,
         mode="measured",
-        device=DEVICE.type,
+        device=job.device,
         dtype=job.dtype,
         plan_name=path.name,
         plan_digest=job.digest,
@@ -182,7 +183,7 @@ def _run(
             _train(world, job, header, folder, start, keep)
 
         try:
-            return run_workers(entry, pp, ranks, job.timeout_s)
+            return run_workers(entry, pp, ranks, job.timeout_s, job.device)
         except WorkerLost as lost:
             if restart == max_restarts:
                 raise
@@ -207,17 +208,18 @@ def set_up(
         ordered=job.transport == "ordered",
         batched_hops=job.ring_hops == "batched",
     )
-    warm_up(groups, DEVICE)
+    device = take_device(world.device)
+    warm_up(groups, device)
     compute = getattr(torch, job.dtype)
     header, route = job.header, job.header.cost_model().route
     stage = build_stage(
-        job.model, header.layers, route, world.stage, job.seed, compute, DEVICE, job.recompute
+        job.model, header.layers, route, world.stage, job.seed, compute, device, job.recompute
     )
-    kernel = choose_kernel(DEVICE, compute)
+    kernel = choose_kernel(device, compute)
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
     is_one_host = local_size == os.environ.get("WORLD_SIZE")
     checked = job.digest if job.debug_messages else None
-    return Worker(groups, route, stage, kernel, is_one_host, DEVICE, checked)
+    return Worker(groups, route, stage, kernel, is_one_host, device, checked)
 
 
 def run_step(worker: Worker, job: Job, batch: BatchPlan) -> Measured | None:
@@ -320,6 +322,7 @@ def _asked(job: Job, header: RunHeader | None, start: Start | None) -> dict[str,
         "plan": job.digest,
         "seed": job.seed,
         "dtype": job.dtype,
+        "device": job.device,
         "recompute": job.recompute,
         "data": job.data,
         "timeout": job.timeout_s,

@@ -28,6 +28,7 @@ from hydraplan.executor.decoder import (
     rotary_angles,
     weight_shapes,
 )
+from hydraplan.executor.device import DeviceName
 from hydraplan.executor.groups import World
 from hydraplan.executor.launch import run_workers, under_torchrun
 from hydraplan.executor.prepare import Job, RingHops, TransportName, prepare
@@ -98,6 +99,7 @@ def verify(
     debug_messages: bool = False,
     ring_hops: RingHops = "batched",
     recompute: Recompute | None = None,
+    device: DeviceName = "cpu",
 ) -> Verdict:
     """Run one batch of a plan on its workers and compare with the reference.
 
@@ -119,6 +121,7 @@ def verify(
         debug_messages=debug_messages,
         ring_hops=ring_hops,
         recompute=recompute,
+        device=device,
     )
     loss, held, gradients = planned_gradients(job)
     planned = job.batches[0]
@@ -165,7 +168,7 @@ def planned_gradients(job: Job) -> tuple[float, FloatArray, Gradients]:
                     np.save(folder / f"{weight_name}.grad.npy", array, allow_pickle=False)
 
         options = job.header.options
-        run_workers(entry, options.pp, options.ranks, job.timeout_s)
+        run_workers(entry, options.pp, options.ranks, job.timeout_s, job.device)
         loss = float(np.load(folder / "loss.npy", allow_pickle=False))
         peak_live_tokens = np.load(folder / "peak.npy", allow_pickle=False)
         gradients = {

@@ -9,7 +9,7 @@ from hydraplan.cli import options as o
 
 TIMEOUT_S = 120.0
 REAL_ONLY = (
-    "--data", "--learning-rate", "--clip-grad", "--dtype", "--recompute", "--resume",
+    "--data", "--learning-rate", "--clip-grad", "--device", "--dtype", "--recompute", "--resume",
     "--checkpoint-every", "--keep-checkpoints", "--max-restarts", "--timeout", "--transport",
     "--debug-messages",
     "--ring-hops",
@@ -21,6 +21,10 @@ the spread."""
 Data = Annotated[
     Path | None,
     typer.Option("--data", help="Megatron .idx with its .bin; default: generated token ids."),
+]
+Device = Annotated[
+    Literal["cpu", "cuda"] | None,
+    typer.Option("--device", help="What workers compute on, a GPU each with cuda.  [default: cpu]"),
 ]
 RecomputeRun = Annotated[
     Literal["none", "selective", "full"] | None,
@@ -96,6 +100,7 @@ def execute(
             help="Largest norm of the whole gradient, 0 for none.  [default: 1.0]",
         ),
     ] = None,
+    device: Device = None,
     dtype: Annotated[
         Literal["float64", "float32", "bfloat16"] | None,
         typer.Option("--dtype", help="Precision of the activations.  [default: the model's]"),
@@ -190,6 +195,7 @@ def execute(
             transport=transport,
             debug_messages=debug_messages,
             ring_hops=ring_hops,
+            device=device,
             dtype=dtype,
             recompute=recompute,
             resume=resume,

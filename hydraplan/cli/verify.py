@@ -5,7 +5,15 @@ from typing import Annotated, Literal
 import typer
 
 from hydraplan.cli import options as o
-from hydraplan.cli.execute import Data, DebugMessages, RecomputeRun, RingHops, Timeout, Transport
+from hydraplan.cli.execute import (
+    Data,
+    DebugMessages,
+    Device,
+    RecomputeRun,
+    RingHops,
+    Timeout,
+    Transport,
+)
 
 
 def verify(
@@ -14,6 +22,7 @@ def verify(
     dtype: Annotated[
         Literal["float64", "float32"], typer.Option("--dtype", help="Precision of the workers.")
     ] = "float64",
+    device: Device = None,
     recompute: RecomputeRun = None,
     seed: o.Seed = 0,
     data: Data = None,
@@ -46,6 +55,7 @@ def verify(
         debug_messages=debug_messages,
         ring_hops=ring_hops,
         recompute=recompute,
+        device=device or "cpu",
     )
     if json:
         console.emit_json(verdict.as_dict())
