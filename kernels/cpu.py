@@ -4,9 +4,9 @@ The aten op returns output and log-sum-exp; its backward takes any output and lo
 the global ones of a ring give exactly this block's share of the gradients. Grouped-query
 heads are native. float64, float32, bfloat16 and float16.
 
-Traps closed here: the op dies (SIGFPE) on a segment without queries or keys; its causal mask
-is aligned to the top left, so causal segments must be square; it reads heads whose elements do
-not lie side by side wrongly.
+Traps closed here: the op dies (SIGFPE) on a segment without queries or keys; it reads heads
+whose elements do not lie side by side wrongly. Others are closed in `guarded`: it aligns the
+causal mask of a rectangle to the top left, and takes uneven groups of heads for even ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ def forward(
     lse_HT = q_THD.new_full(
         (q_THD.shape[1], q_THD.shape[0]), -torch.inf, dtype=accumulator_dtype(q_THD.dtype)
     )
-    for q_rows, k_rows in _segments(cu_q, cu_k, causal):
+    for q_rows, k_rows in _segments(cu_q, cu_k):
         out_1HTD, lse_1HT = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             _head_major(q_THD[q_rows]),
             _head_major(k_SGD[k_rows]),
@@ -63,7 +63,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v; `out_THD` and `lse_HT` are those over all keys, here or not."""
     grads = tuple(torch.zeros_like(x) for x in (q_THD, k_SGD, v_SGD))
-    for q_rows, k_rows in _segments(cu_q, cu_k, causal):
+    for q_rows, k_rows in _segments(cu_q, cu_k):
         parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             _head_major(dout_THD[q_rows]),
             _head_major(q_THD[q_rows]),
@@ -80,12 +80,9 @@ def backward(
     return grads[0], grads[1], grads[2]
 
 
-def _segments(
-    cu_q: Sequence[int], cu_k: Sequence[int], causal: bool
-) -> Iterator[tuple[slice, slice]]:
+def _segments(cu_q: Sequence[int], cu_k: Sequence[int]) -> Iterator[tuple[slice, slice]]:
     """Rows of every segment that has both queries and keys."""
     for (q0, q1), (k0, k1) in zip(pairwise(cu_q), pairwise(cu_k), strict=True):
-        assert not causal or q1 - q0 == k1 - k0, "a causal segment must be square"
         if q1 > q0 and k1 > k0:
             yield slice(q0, q1), slice(k0, k1)
 

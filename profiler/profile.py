@@ -18,7 +18,7 @@ from hydraplan.costfit import CostFit
 from hydraplan.errors import Infeasible
 from hydraplan.files.profilefile import Measurement, ProfileHeader
 from hydraplan.host import GIB, available_bytes
-from hydraplan.kernels.attention import choose_kernel
+from hydraplan.kernels.attention import AttentionKernel, choose_kernel
 from hydraplan.profiler.analytic import link_fits
 from hydraplan.profiler.attention_points import attention_points
 from hydraplan.profiler.fit import fit_component
@@ -46,23 +46,29 @@ DEVICES_PER_MACHINE = 1024
 """All processes of one machine share its memory, so no inner group ever leaves the node."""
 
 
-def profile_cpu(model: ModelShape, budget_s: float, note: Note) -> Measured:
+def profile_cpu(
+    model: ModelShape, budget_s: float, note: Note, attention: str = "auto"
+) -> Measured:
     """Measure `model` on this CPU, one thread a process, for about `budget_s` seconds.
+
+    `attention` names the kernel.
 
     Raises:
         Infeasible: One layer of the model does not fit the free memory.
+        MissingDependency: The named kernel does not work here.
         RunFailed: The processes of the link measurement did not come to an end.
     """
     check_memory(model, available_bytes())
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
+        device = cpu_device()
+        kernel = choose_kernel(device.torch_device, getattr(torch, model.dtype), attention)
         began = time.perf_counter()
         note(f"measuring for about {budget_s:g} s: links")
         links = measure_links(LINKS_SHARE * budget_s)
-        rows, segments_in_one_call = _device_rows(
-            model, cpu_device(), budget_s, budget_s - (time.perf_counter() - began), note
-        )
+        left_s = budget_s - (time.perf_counter() - began)
+        rows = _device_rows(model, device, kernel, budget_s, left_s, note)
     finally:
         torch.set_num_threads(threads)
     rows += links
@@ -71,7 +77,10 @@ def profile_cpu(model: ModelShape, budget_s: float, note: Note) -> Measured:
         _device_fits(rows)
         | {"node_all_to_all": all_to_all, "fabric_all_to_all": all_to_all}
         | {"node_p2p": p2p, "fabric_p2p": p2p}
-        | {"devices_per_node": DEVICES_PER_MACHINE, "segments_in_one_call": segments_in_one_call}
+        | {
+            "devices_per_node": DEVICES_PER_MACHINE,
+            "segments_in_one_call": kernel.segments_in_one_call,
+        }
     )
     header = ProfileHeader(
         tool_version=__version__,
@@ -100,13 +109,22 @@ def check_memory(model: ModelShape, available: int) -> None:
         )
 
 
-def profile_cuda(model: ModelShape, cluster: Cluster, budget_s: float, note: Note) -> Measured:
-    """Measure `model` on the current CUDA device; links and node size come from `cluster`."""
+def profile_cuda(
+    model: ModelShape, cluster: Cluster, budget_s: float, note: Note, attention: str = "auto"
+) -> Measured:
+    """Measure `model` on the current CUDA device; links and node size come from `cluster`.
+
+    `attention` names the kernel.
+
+    Raises:
+        MissingDependency: The named kernel does not work here.
+    """
+    device = cuda_device()
+    kernel = choose_kernel(device.torch_device, getattr(torch, model.dtype), attention)
     note(f"measuring for about {budget_s:g} s; links are taken from {cluster.name}, not measured")
-    rows, segments_in_one_call = _device_rows(model, cuda_device(), budget_s, budget_s, note)
-    fit = CostFit.model_validate(
-        _device_fits(rows) | {"segments_in_one_call": segments_in_one_call} | link_fits(cluster)
-    )
+    rows = _device_rows(model, device, kernel, budget_s, budget_s, note)
+    segments = {"segments_in_one_call": kernel.segments_in_one_call}
+    fit = CostFit.model_validate(_device_fits(rows) | segments | link_fits(cluster))
     name = torch.cuda.get_device_name()
     header = ProfileHeader(
         tool_version=__version__,
@@ -121,20 +139,23 @@ def profile_cuda(model: ModelShape, cluster: Cluster, budget_s: float, note: Not
 
 
 def _device_rows(
-    model: ModelShape, device: Device, budget_s: float, left_s: float, note: Note
-) -> tuple[list[Measurement], bool]:
-    """Rows of memory, linear part and attention; and whether a call takes many segments."""
+    model: ModelShape,
+    device: Device,
+    kernel: AttentionKernel,
+    budget_s: float,
+    left_s: float,
+    note: Note,
+) -> list[Measurement]:
+    """Rows of memory, linear part and attention."""
     began = time.perf_counter()
     target = device.torch_device
-    kernel = choose_kernel(target, getattr(torch, model.dtype))
     note(f"memory and linear part, dtype {model.dtype}")
     rows = sweep(memory_points(target), device, MEMORY_SHARE * budget_s, 1)
     rows += sweep(linear_points(model, target), device, LINEAR_SHARE * budget_s, REQUIRED_LINEAR)
     note(f"attention, kernel {kernel.name}")
     left_s -= time.perf_counter() - began
     points = attention_points(model, kernel, target)
-    rows += sweep(points, device, left_s, REQUIRED_ATTENTION)
-    return rows, kernel.segments_in_one_call
+    return rows + sweep(points, device, left_s, REQUIRED_ATTENTION)
 
 
 def _device_fits(rows: list[Measurement]) -> dict[str, object]:

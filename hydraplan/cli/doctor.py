@@ -26,6 +26,13 @@ OTHERS = {
     "pandas": "tables in notebooks",
     "ortools": "strategy and schedule exact (CP-SAT)",
 }
+UNTAKEN = {
+    "reference": "tried; slow, so auto takes it only where no other serves",
+    "flash2": "tried; auto takes torch's own; by name: profile --attention flash2",
+    "flash4": "tried; auto takes torch's own; by name: profile --attention flash4",
+}
+"""Why auto leaves a kernel that works."""
+
 ENOUGH_FILES = 1024
 """Open files of a process; a worker holds a socket pair to every other worker."""
 
@@ -90,9 +97,22 @@ def _torch() -> Iterator[Finding]:
         yield Finding("CUDA", "ok", f"{len(names)} x {names[0]}; {built}", "execute on GPU")
     else:
         yield Finding("CUDA", "absent", f"no device; {built}", "execute on GPU")
-    from hydraplan.kernels.attention import kernel_report
+    yield from _kernels()
 
+
+def _kernels() -> Iterator[Finding]:
+    """The attention kernel that auto takes on each kind of device, and why not each other."""
+    from hydraplan.kernels.attention import auto_choices, kernel_report
+
+    choices = auto_choices()
+    for device, dtype, name in choices:
+        detail = f"auto takes kernel {name} for {str(dtype).removeprefix('torch.')}"
+        state: State = "limited" if name == "reference" else "ok"
+        yield Finding(f"attention on {device.type}", state, detail, "profile, execute, verify")
+    taken = {name for _, _, name in choices}
     for name, works, reason in kernel_report():
+        if works and name not in taken:
+            reason = UNTAKEN.get(name, "tried")
         yield Finding(f"kernel {name}", "ok" if works else "absent", reason or "tried", "attention")
 
 

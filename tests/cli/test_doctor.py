@@ -4,6 +4,7 @@ import importlib
 import json
 
 import pytest
+import torch
 
 from hydraplan.cli.app import run
 
@@ -70,3 +71,40 @@ def test_a_cache_that_cannot_be_written_is_told(capsys, monkeypatch):
     can_plan, found = findings(capsys)
     assert not can_plan
     assert "no locator available" in found["numba cache"]["detail"]
+
+
+def test_the_kernel_that_auto_takes_is_named_and_why_not_each_other(capsys, monkeypatch):
+    cpu, cuda = torch.device("cpu"), torch.device("cuda", 0)
+    choices = [(cpu, torch.float32, "cpu"), (cuda, torch.bfloat16, "cuda")]
+    report = [
+        *(("cpu", True, ""), ("cuda", True, ""), ("flash2", True, "")),
+        *(("flash4", False, "flash-attn-4 is not installed (extra fa4)"), ("reference", True, "")),
+    ]
+    monkeypatch.setattr("hydraplan.kernels.attention.auto_choices", lambda: choices)
+    monkeypatch.setattr("hydraplan.kernels.attention.kernel_report", lambda: report)
+    assert run(["doctor", "--json"]) == 0
+    _, found = findings(capsys)
+    assert found["attention on cpu"]["detail"] == "auto takes kernel cpu for float32"
+    assert found["attention on cuda"]["detail"] == "auto takes kernel cuda for bfloat16"
+    seen = {name: (found[f"kernel {name}"]["state"], found[f"kernel {name}"]["detail"])
+            for name, _, _ in report}  # fmt: skip
+    assert seen == {
+        "cpu": ("ok", "tried"),
+        "cuda": ("ok", "tried"),
+        "flash2": ("ok", "tried; auto takes torch's own; by name: profile --attention flash2"),
+        "flash4": ("absent", "flash-attn-4 is not installed (extra fa4)"),
+        "reference": ("ok", "tried; slow, so auto takes it only where no other serves"),
+    }
+
+
+def test_a_device_left_to_the_reference_kernel_is_limited(capsys, monkeypatch):
+    choices = [(torch.device("cpu"), torch.float32, "reference")]
+    monkeypatch.setattr("hydraplan.kernels.attention.auto_choices", lambda: choices)
+    assert run(["doctor", "--json"]) == 0
+    _, found = findings(capsys)
+    assert found["attention on cpu"]["state"] == "limited"
+
+
+def test_this_machine_names_its_kernel_in_text(capsys):
+    assert run(["doctor"]) == 0
+    assert "auto takes kernel cpu" in " ".join(capsys.readouterr().out.split())

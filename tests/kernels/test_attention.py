@@ -5,7 +5,13 @@ import torch
 
 from hydraplan.errors import InputError, MissingDependency
 from hydraplan.kernels import attention
-from hydraplan.kernels.attention import AttentionKernel, choose_kernel, kernel_report
+from hydraplan.kernels.attention import (
+    AttentionKernel,
+    auto_choices,
+    choose_kernel,
+    kernel_report,
+)
+from tests.kernels import flash_standins
 
 CPU = torch.device("cpu")
 
@@ -22,10 +28,57 @@ def test_a_kernel_can_be_named():
     assert choose_kernel(CPU, torch.float64, "reference").name == "reference"
 
 
-def test_flash_is_refused_with_its_reason():
-    with pytest.raises(MissingDependency, match=r"flash cannot be used .* not used yet") as error:
-        choose_kernel(CPU, torch.float32, "flash")
+def test_flash_is_refused_with_the_reason_of_each_package():
+    with pytest.raises(MissingDependency, match="flash cannot be used") as error:
+        choose_kernel(CPU, torch.bfloat16, "flash")
+    message = str(error.value)
+    assert "flash4: torch finds no CUDA device; flash2: torch finds no CUDA device" in message
     assert error.value.exit_code == 3
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """The CPU stands in for a CUDA device, with both flash packages; call it to lack one."""
+
+    def machine(**versions):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        for name in ("flash2", "flash4"):
+            monkeypatch.setitem(attention._DEVICE_TYPE, name, "cpu")
+        return flash_standins.install(monkeypatch, versions or None)
+
+    clear()
+    yield machine
+    clear()
+
+
+def clear():
+    for cached in (choose_kernel, attention.why_not):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("versions", "chosen"),
+    [({}, "flash4"), ({"flash-attn-4": "4.0.0b1"}, "flash2"), ({"flash-attn": "2.5"}, "flash4")],
+)
+def test_flash_takes_the_newest_package_that_works(versions, chosen, as_on_a_gpu):
+    calls = as_on_a_gpu(**versions)
+    kernel = choose_kernel(CPU, torch.bfloat16, "flash")
+    assert (kernel.name, kernel.segments_in_one_call) == (chosen, True)
+    assert calls  # the probe called it
+
+
+@pytest.mark.parametrize("name", ["flash2", "flash4"])
+def test_a_flash_package_can_be_named_and_its_reason_is_told(name, as_on_a_gpu):
+    as_on_a_gpu()
+    assert choose_kernel(CPU, torch.float16, name).name == name
+    with pytest.raises(MissingDependency, match="it takes float16 and bfloat16 only"):
+        choose_kernel(CPU, torch.float32, name)
+
+
+def test_auto_takes_no_flash_package(as_on_a_gpu):
+    calls = as_on_a_gpu()
+    assert choose_kernel(CPU, torch.bfloat16).name == "cpu"
+    assert not calls
 
 
 def test_the_cuda_kernel_is_refused_on_the_cpu():
@@ -59,20 +112,36 @@ def test_a_kernel_that_answers_wrongly_is_not_used(monkeypatch, caplog):
 
     wrong = AttentionKernel("cpu", doubled, right.backward, False)
     monkeypatch.setitem(attention.KERNELS, "cpu", wrong)
-    for cached in (choose_kernel, attention.why_not):
-        cached.cache_clear()
+    clear()
     try:
         assert choose_kernel(CPU, torch.float64).name == "reference"
         assert "its output is off by 1.0e+00" in caplog.text
         with pytest.raises(MissingDependency, match="its output is off"):
             choose_kernel(CPU, torch.float64, "cpu")
     finally:
-        for cached in (choose_kernel, attention.why_not):
-            cached.cache_clear()
+        clear()
 
 
 def test_the_report_names_every_kernel_with_a_reason_where_absent():
     report = kernel_report()
-    assert [name for name, _, _ in report] == ["cpu", "cuda", "flash", "reference"]
+    assert [name for name, _, _ in report] == ["cpu", "cuda", "flash2", "flash4", "reference"]
     assert all(works != bool(reason) for _, works, reason in report)
-    assert dict((name, works) for name, works, _ in report)["cpu"]
+    works = {name: works for name, works, _ in report}
+    assert works["cpu"]
+    assert works["reference"]
+
+
+def test_the_choice_of_auto_is_told_for_each_kind_of_device():
+    assert auto_choices()[0] == (CPU, torch.float32, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["cuda", "flash2", "flash4"])
+def test_every_kernel_that_is_installed_agrees_with_the_reference_on_the_gpu(name, dtype):
+    device = torch.device("cuda", 0)
+    absent = attention._WHY_ABSENT.get(name, lambda _: "")(device)
+    if absent:
+        pytest.skip(absent)
+    assert attention.why_not(name, device, dtype) == ""

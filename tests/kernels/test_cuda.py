@@ -1,4 +1,4 @@
-"""What can be checked of the CUDA kernel without a GPU: borders, shapes and the call itself."""
+"""What can be checked of the CUDA kernel without a GPU: shapes and the call itself."""
 
 import pytest
 import torch
@@ -27,39 +27,11 @@ def test_the_operators_take_the_arguments_and_give_the_shapes():
     assert [g.shape for g in grads] == [q.shape, k.shape, v.shape]
 
 
-def test_borders_are_32_bit_with_the_longest_segments():
-    cu_q, cu_k, max_q, max_k = cuda._borders(*CASE[:3], torch.device("cpu"))
-    assert (cu_q.tolist(), cu_k.tolist(), max_q, max_k) == ([0, 5, 12], [0, 3, 11], 7, 8)
-    assert cu_q.dtype == cu_k.dtype == torch.int32
-
-
-def test_borders_beyond_32_bits_are_refused():
-    with pytest.raises(InputError, match="2147483648 rows"):
-        cuda._borders((0, 2**31), (0, 2**31), True, META)
-
-
-@pytest.mark.parametrize(
-    ("cu_q", "cu_k", "causal", "complaint"),
-    [((0, 0, 2), (0, 1, 2), False, "left out"), ((0, 2), (0, 3), True, "square")],
-)
-def test_segments_that_flash_would_get_wrong_are_refused(cu_q, cu_k, causal, complaint):
-    with pytest.raises(AssertionError, match=complaint):
-        cuda._borders(cu_q, cu_k, causal, META)
-
-
 def test_head_dims_the_kernel_does_not_serve_are_refused():
     for head_dim in (12, 264):
         _, q, k, v = tensors(META, head_dim)
         with pytest.raises(InputError, match=f"head_dim {head_dim}"):
             cuda.forward(q, k, v, *CASE)
-
-
-def test_no_segments_need_no_kernel():
-    dout, q, k, v = (x[:0] for x in tensors("cpu"))
-    out, lse = cuda.forward(q, k, v, (0,), (0,), True, 0.25)
-    grads = cuda.backward(dout, q, k, v, out, lse, (0,), (0,), True, 0.25)
-    assert (out.shape, lse.shape) == (q.shape, (4, 0))
-    assert [g.shape for g in grads] == [q.shape, k.shape, v.shape]
 
 
 @pytest.mark.gpu

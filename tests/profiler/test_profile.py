@@ -8,13 +8,40 @@ torch = pytest.importorskip("torch")
 
 from hydraplan.config import load_model  # noqa: E402
 from hydraplan.cost import CostModel  # noqa: E402
-from hydraplan.errors import Infeasible  # noqa: E402
+from hydraplan.errors import Infeasible, MissingDependency  # noqa: E402
 from hydraplan.files.profilefile import Measurement, read_profile, write_profile  # noqa: E402
 from hydraplan.kernels.attention import choose_kernel  # noqa: E402
+from hydraplan.profiler import profile  # noqa: E402
 from hydraplan.profiler.attention_points import attention_flops, attention_points  # noqa: E402
 from hydraplan.profiler.fit import COMPONENTS, rows_of  # noqa: E402
 from hydraplan.profiler.profile import check_memory, profile_cpu  # noqa: E402
 from hydraplan.profiler.report import component_errors  # noqa: E402
+
+
+class Timed(Exception):
+    """Raised where the attention would be timed, with the name of its kernel."""
+
+
+@pytest.mark.parametrize(
+    ("given", "timed"), [({}, "cpu"), ({"attention": "reference"}, "reference")]
+)
+def test_the_named_attention_kernel_is_timed(monkeypatch, given, timed) -> None:
+    def stop(model, kernel, device):
+        raise Timed(kernel.name)
+
+    monkeypatch.setattr(profile, "measure_links", lambda seconds: [])
+    monkeypatch.setattr(profile, "sweep", lambda *arguments: [])
+    monkeypatch.setattr(profile, "attention_points", stop)
+    with pytest.raises(Timed, match=timed):
+        profile.profile_cpu(load_model("tiny"), 2.0, lambda text: None, **given)
+
+
+def test_an_attention_kernel_that_does_not_work_is_refused_before_anything_is_timed(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(profile, "measure_links", lambda seconds: pytest.fail("timed"))
+    with pytest.raises(MissingDependency, match="kernel cuda cannot be used"):
+        profile.profile_cpu(load_model("tiny"), 2.0, lambda text: None, "cuda")
 
 
 @pytest.mark.dist

@@ -86,6 +86,8 @@ def test_a_float_model_on_a_cluster_is_accepted_with_a_note(
         ([*ANALYTIC[:2], "--cluster", "z9", "--model", "tiny"], "a100-sxm"),
         ([*ANALYTIC[:-1], "gpt9"], "llama-70b, llama-8b, tiny"),
         ([*ANALYTIC, "--seconds", "3"], "no use with --device analytic"),
+        ([*ANALYTIC, "--attention", "flash2"], "no use with --device analytic"),
+        (["--device", "cpu", "--model", "tiny", "--attention", "fast"], "kernel 'fast'"),
         (["--device", "cpu", "--model", "tiny", "--seconds", "0"], "--seconds 0"),
         (["--device", "cpu", "--model", "tiny", "--seconds", "nan"], "--seconds nan"),
         (["--device", "cpu", "--model", "tiny", "--seconds", "9", "--quick"], "exclude"),
@@ -111,6 +113,26 @@ def test_an_existing_output_stays_unless_forced(tmp_path: Path, hydraplan: Comma
     assert "--force" in done.err
     assert hydraplan("profile", *ANALYTIC, "-o", path, "--force").code == 0
     assert read_profile(path).header.device == "analytic h100-sxm"
+
+
+def test_an_attention_kernel_that_does_not_work_here_is_exit_3_with_its_reason(
+    tmp_path: Path, hydraplan: Command
+) -> None:
+    done = hydraplan(
+        *("profile", "--device", "cpu", "--model", "tiny", "-o", tmp_path / "p.parquet"),
+        *("--attention", "flash2"),
+    )
+    assert done.code == 3
+    assert "attention kernel flash2 cannot be used for torch.float32 on cpu: " in done.err
+    assert "hydraplan doctor" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_help_names_every_attention_kernel(hydraplan: Command) -> None:
+    attention = pytest.importorskip("hydraplan.kernels.attention")
+    said = " ".join(hydraplan("profile", "--help").out.replace("|", " ").split())
+    for name in attention.NAMES:
+        assert name in said.partition("attention kernel")[2].partition("default")[0], said
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
