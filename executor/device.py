@@ -1,35 +1,19 @@
 """The device a worker computes on: the CPU, or one GPU of its host for each of the host's workers.
 
 With GPUs the world has two back ends, gloo for what lies on the CPU (clock, records, proofs) and
-NCCL for what lies on GPUs. NCCL knows no tags, so several stages need the ordered transport. No
-process looks for GPUs before it is a worker: a CUDA context does not survive a fork. Not yet run
-on a GPU.
+NCCL for what lies on GPUs. No process looks for GPUs before it is a worker: a CUDA context does not
+survive a fork. Not yet run on a GPU.
 """
 
 import os
-from typing import Literal
 
 import torch
 
-from hydraplan.errors import InputError, MissingDependency
-
-DeviceName = Literal["cpu", "cuda"]
+from hydraplan.errors import MissingDependency
+from hydraplan.executor.settings import DeviceName
 
 BACKENDS: dict[DeviceName, str] = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 """Back ends of the world, by device, as `init_process_group` takes them."""
-
-
-def check_transport(device: DeviceName, pp: int, transport: str) -> None:
-    """Refuse messages that are told apart by tags where they would go over NCCL.
-
-    Raises:
-        InputError: Several stages on GPUs, and tagged messages.
-    """
-    if device == "cuda" and pp > 1 and transport != "ordered":
-        raise InputError(
-            f"--transport {transport} has tags, and NCCL between the {pp} stages knows none",
-            "give --transport ordered",
-        )
 
 
 def take_device(device: DeviceName) -> torch.device:

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hydraplan.executor.device import DeviceName
 from hydraplan.executor.message_header import WAYS
+from hydraplan.executor.settings import DeviceName
 from hydraplan.model import Sequences
 
 

@@ -4,18 +4,14 @@ Without torchrun, pp x ranks processes are forked by torch's elastic launcher on
 torch is imported once, in the parent, which must not have worked on several threads. No worker
 talks to the parent before all are forked: the thread that answers there looks up names, and a
 fork in the middle of that leaves the child a resolver that is locked for ever. A worker dies
-with its parent. When one fails, the launcher ends the others; each worker that raised
-left a note (JSON) in a folder, and the parent raises the root cause: a process that was
-killed, else the first that failed by itself, else the first that waited too long for a peer (that
-ends its connections, which others may see before it tells), else the first that lost one. A worker
-that only lost a peer waits a moment before it exits, so that the peer is seen first. A worker
-that is stopped holds up the end for 30 s, after which the launcher kills it.
+with its parent. When one fails, the launcher ends the others, and the parent raises the cause
+(`root_cause`). A worker that only lost a peer waits a moment before it exits, so that the peer is
+seen first. One that is stopped holds up the end for 30 s, after which the launcher kills it.
 
 Under torchrun (RANK and WORLD_SIZE set) this process is a worker and torchrun is in charge.
 """
 
 import gc
-import json
 import logging
 import os
 import resource
@@ -24,7 +20,6 @@ import socket
 import sys
 import tempfile
 import time
-import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,32 +27,27 @@ from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.rendezvous import rendezvous
 
-from hydraplan import errors
 from hydraplan.errors import (
-    HydraplanError,
     InputError,
     MissingDependency,
     RunFailed,
     StalePlan,
-    WorkerLost,
 )
-from hydraplan.executor.device import BACKENDS, DeviceName, take_device
+from hydraplan.executor.device import BACKENDS, take_device
 from hydraplan.executor.groups import World
+from hydraplan.executor.root_cause import is_symptom, leave_note, root_cause
+from hydraplan.executor.settings import DeviceName
 from hydraplan.executor.transport import reason
 from hydraplan.host import begin_as_child
-
-DEFAULT_TIMEOUT_S = 120.0
-"""Longest wait for a message or a collective before a worker gives up."""
 
 SYMPTOM_WAIT_S = 5.0
 """How long a worker that lost a peer stays, so that the launcher meets the cause first."""
@@ -140,8 +130,8 @@ def _join_world(entry: Entry, world: World, timeout_s: float) -> None:
     store, rank, size = next(rendezvous("env://", timeout=timeout))
     ours = PrefixStore(f"start-{os.environ.get(RESTARTS, '0')}", store)
     take_device(world.device)
-    backend = BACKENDS[world.device]
-    dist.init_process_group(backend, store=ours, rank=rank, world_size=size, timeout=timeout)
+    carried = BACKENDS[world.device]
+    dist.init_process_group(carried, store=ours, rank=rank, world_size=size, timeout=timeout)
     entry(world)
     dist.barrier()
     dist.destroy_process_group()
@@ -175,7 +165,7 @@ def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float, device: Devi
         except ChildFailedError as error:
             if any(f.exitcode == -signal.SIGINT for f in error.failures.values()):
                 raise KeyboardInterrupt from None
-            raise _root_cause(error.failures, notes, World(0, pp, ranks)) from None
+            raise root_cause(error.failures, notes, World(0, pp, ranks)) from None
         except SignalException as error:
             if error.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None
@@ -255,7 +245,7 @@ def _local_worker(
     begin_as_child(parent)
     for number in TAKEN_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     world = replace(first, rank=int(os.environ["RANK"]))
     _wait_for_all(world.rank, world.pp * world.ranks, gate)
@@ -264,62 +254,7 @@ def _local_worker(
     try:
         _join_world(entry, world, timeout_s)
     except Exception as error:
-        lost_peer = isinstance(error, RuntimeError) or isinstance(
-            error.__cause__, RuntimeError | RunFailed
-        )
-        note = {
-            "time_s": time.monotonic(),
-            "lost_peer": lost_peer,
-            "kind": type(error).__name__,
-            "message": str(error),
-            "hint": getattr(error, "hint", ""),
-            "traceback": traceback.format_exc(),
-        }
-        path = notes / f"note-{world.rank}.json"
-        path.with_suffix(".tmp").write_text(json.dumps(note))
-        path.with_suffix(".tmp").rename(path)
-        if lost_peer:
+        leave_note(notes, world.rank, error)
+        if is_symptom(error):
             time.sleep(SYMPTOM_WAIT_S)
         os._exit(1)
-
-
-def _root_cause(failures: dict[int, ProcessFailure], notes: Path, world: World) -> HydraplanError:
-    """The error to raise in the parent; its note holds the worker's traceback for --debug."""
-    for rank, failure in sorted(failures.items()):
-        if failure.exitcode < 0:
-            name = signal.Signals(-failure.exitcode).name
-            return WorkerLost(
-                f"worker {world.describe(rank)} was killed by {name}",
-                "if nobody killed it, the machine ran out of memory or the worker crashed",
-            )
-    told: list[tuple[bool, bool, float, int, dict[str, Any]]] = []
-    for path in notes.glob("note-*.json"):
-        note = json.loads(path.read_text())
-        in_time = "imed out" not in note["message"]
-        rank = int(path.stem.split("-")[1])
-        told.append((note["lost_peer"], in_time, note["time_s"], rank, note))
-    if not told:
-        rank, failure = next(iter(failures.items()))
-        return WorkerLost(
-            f"worker {world.describe(rank)} exited with code {failure.exitcode}"
-            f" before it could say why: {failure.message}"
-        )
-    _, in_time, _, rank, note = min(told, key=lambda entry: entry[:4])
-    shape = getattr(errors, note["kind"], None)
-    where = f"worker {world.describe(rank)}"
-    silent = sorted(set(range(world.pp * world.ranks)) - {entry[3] for entry in told})
-    if note["lost_peer"] and silent and not in_time:
-        where = f"no word from {', '.join(map(world.describe, silent))}; {where}"
-    if shape is RunFailed:
-        kind = WorkerLost if note["lost_peer"] else RunFailed
-        cause: HydraplanError = kind(f"{where}: {note['message']}", note["hint"])
-    elif isinstance(shape, type) and issubclass(shape, HydraplanError):
-        cause = shape(note["message"], note["hint"])
-    else:
-        text = note["message"].strip().splitlines()
-        cause = RunFailed(
-            f"{where} failed: {note['kind']}: {text[0] if text else ''}",
-            "run again with --debug for the worker's traceback",
-        )
-    cause.add_note(note["traceback"])
-    return cause

@@ -28,6 +28,22 @@ def needed_bytes(header: PlanHeader, dtype: str) -> int:
     return states + options.pp * options.ranks * PROCESS_BYTES
 
 
+def check_device_memory(weights_bytes: int, ranks: int, available: int) -> None:
+    """Refuse a worker whose gradients and moments do not fit beside its weights on its GPU.
+
+    Raises:
+        Infeasible: They need more than the `available` bytes.
+    """
+    moments = STATES_OF_A_POOL / ranks
+    needed = weights_bytes * (STATES_OF_A_LANE - 1 + moments)
+    if needed > available:
+        raise Infeasible(
+            f"beside {weights_bytes / GIB:.1f} GiB of weights a worker needs {needed / GIB:.1f} GiB"
+            f" for gradients and moments, {available / GIB:.1f} GiB of its GPU are free",
+            "plan with more stages (--pp)",
+        )
+
+
 def check_memory(header: PlanHeader, dtype: str, available: int) -> None:
     """Refuse a run whose states alone do not fit.
 

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from hydraplan.activations import Recompute
 from hydraplan.config import DType, ModelShape
@@ -21,8 +20,8 @@ from hydraplan.executor.data import (
     generated_tokens,
     indexed_tokens,
 )
-from hydraplan.executor.device import DeviceName, check_transport
 from hydraplan.executor.memory import check_memory
+from hydraplan.executor.settings import TRANSPORTS, DeviceName, Settings, TransportName
 from hydraplan.executor.valid import lower_batch, read_valid_batch
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import plan_digest
@@ -30,9 +29,6 @@ from hydraplan.host import available_bytes
 from hydraplan.model import BatchPlan
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.lowering import Steps
-
-TransportName = Literal["tagged", "ordered"]
-RingHops = Literal["batched", "single"]
 
 MAX_TIMEOUT_S = 1e6
 """Far beyond any step, far below what gloo's milliseconds can hold."""
@@ -42,9 +38,7 @@ MAX_TIMEOUT_S = 1e6
 class Job:
     """Everything the workers of a run need to know; `steps` by the number of the batch.
 
-    `transport`: how messages between stages are told apart (`hydraplan.executor.transport`).
-    `debug_messages`: each is checked by a header before it. `ring_hops`: whether one call posts
-    both messages of a hop. `is_shared`: rank 0 alone read the batches, and tells the others
+    `is_shared`: rank 0 alone read the batches, and tells the others
     (`hydraplan.executor.share_plan`).
     """
 
@@ -53,16 +47,38 @@ class Job:
     batches: tuple[BatchPlan, ...]
     steps: dict[int, Steps]
     tokens: Tokens
-    data: str
-    seed: int
-    dtype: DType
-    recompute: Recompute
-    timeout_s: float
-    transport: TransportName = "tagged"
-    debug_messages: bool = False
-    ring_hops: RingHops = "batched"
+    settings: Settings
     is_shared: bool = False
-    device: DeviceName = "cpu"
+
+    @property
+    def seed(self) -> int:
+        """Of weights and generated ids."""
+        return self.settings.seed or 0
+
+    @property
+    def data(self) -> str:
+        """Name of the dataset, or "generated"."""
+        return "generated" if self.settings.data is None else self.settings.data.name
+
+    @property
+    def dtype(self) -> DType:
+        """Of the activations."""
+        return self.settings.dtype or self.header.model.dtype
+
+    @property
+    def recompute(self) -> Recompute:
+        """What B makes again."""
+        return self.settings.recompute or self.header.options.recompute
+
+    @property
+    def device(self) -> DeviceName:
+        """What the workers compute on."""
+        return self.settings.device or "cpu"
+
+    @property
+    def transport(self) -> TransportName:
+        """How messages between stages are told apart."""
+        return self.settings.transport or TRANSPORTS[self.device]
 
     @property
     def model(self) -> ModelShape:
@@ -75,36 +91,24 @@ class Job:
         return replace(self.header.cost_model(), model=self.model, recompute=self.recompute)
 
 
-def prepare(
-    path: Path,
-    batches: Iterable[int],
-    *,
-    data: Path | None,
-    seed: int,
-    dtype: DType | None,
-    timeout_s: float,
-    transport: TransportName = "tagged",
-    debug_messages: bool = False,
-    ring_hops: RingHops = "batched",
-    recompute: Recompute | None = None,
-    device: DeviceName = "cpu",
-) -> Job:
+def prepare(path: Path, batches: Iterable[int], settings: Settings) -> Job:
     """Open a plan and check everything about the named batches that can be checked.
 
     Under torchrun rank 0 alone reads and checks batches; the job of the others has none yet.
-
-    Args:
-        data: `.idx` or `.bin` of a Megatron dataset; None generates ids from the seed.
-        dtype: Compute dtype instead of the model's.
-        recompute: What B makes again, instead of what the plan was made for.
 
     Raises:
         InvalidPlan: The plan breaks an invariant.
         StalePlan: The data's lengths are not those the plan was made from.
         InputError: The plan asks for what the executor does not do, or ids do not fit.
     """
+    timeout_s, data = settings.timeout_s, settings.data
     if not 0 < timeout_s < MAX_TIMEOUT_S:
         raise InputError(f"timeout {timeout_s} s is not between 0 and {MAX_TIMEOUT_S:.0f} s")
+    if settings.device == "cuda" and settings.transport == "tagged":
+        raise InputError(
+            "--transport tagged has tags, and NCCL on --device cuda knows none",
+            "leave --transport out: messages then go in order",
+        )
     is_shared = "WORLD_SIZE" in os.environ
     is_reader = not is_shared or os.environ.get("RANK") == "0"
     plan = open_plan(path)
@@ -114,31 +118,21 @@ def prepare(
             f"{path} is for tp {header.options.tp}, real execution runs tp 1",
             "plan with --tp 1, or use execute --simulate",
         )
-    check_transport(device, header.options.pp, transport)
-    if not is_shared:  # under torchrun the workers may be anywhere
-        check_memory(header, dtype or header.model.dtype, available_bytes())
+    tokens = generated_tokens(settings.seed or 0, header.model.vocab_size)
+    job = Job(header, "", (), {}, tokens, settings, is_shared)
+    if not is_shared and job.device == "cpu":  # under torchrun the workers may be anywhere
+        check_memory(header, job.dtype, available_bytes())
     read = tuple(read_valid_batch(plan, i) for i in batches) if is_reader else ()
     for batch in read:
         count_labels(batch.sequences.placed(), batch.batch)
-    tokens = generated_tokens(seed, header.model.vocab_size)
     if data is not None:
         tokens = indexed_tokens(data, header)
         placed = [batch.sequences.placed() for batch in read]
         check_ids(tokens, placed, header.model.vocab_size, data.with_suffix(".bin"))
-    return Job(
-        header=header,
+    return replace(
+        job,
         digest=plan_digest(plan) if is_reader else "",
         batches=read,
         steps={batch.batch: lower_batch(path, header, batch) for batch in read},
         tokens=tokens,
-        data="generated" if data is None else data.name,
-        seed=seed,
-        dtype=dtype or header.model.dtype,
-        recompute=recompute or header.options.recompute,
-        timeout_s=timeout_s,
-        transport=transport,
-        debug_messages=debug_messages,
-        ring_hops=ring_hops,
-        is_shared=is_shared,
-        device=device,
     )

@@ -6,30 +6,23 @@ all workers save a checkpoint together, once the ledger has these steps; a run b
 one is, and lost workers are started again from there.
 """
 
-import hashlib
 import math
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-
-from hydraplan.activations import Recompute
-from hydraplan.config import DType
-from hydraplan.errors import InputError, RunFailed, StalePlan, WorkerLost
+from hydraplan.errors import InputError, RunFailed, WorkerLost
 from hydraplan.executor.checkpoint import load, save, share
-from hydraplan.executor.data import count_labels, load_slot
-from hydraplan.executor.device import DeviceName, take_device
-from hydraplan.executor.folder import run_folder
-from hydraplan.executor.groups import World, create_groups, inner_ranges, warm_up
+from hydraplan.executor.folder import run_folder, sole_writer
+from hydraplan.executor.groups import World
 from hydraplan.executor.launch import run_workers, under_torchrun
 from hydraplan.executor.optimizer import clip_gradients, sharded_adamw, update
 from hydraplan.executor.predicted import Predicted, predict
-from hydraplan.executor.prepare import Job, RingHops, TransportName, prepare
-from hydraplan.executor.record import Measured, collect
+from hydraplan.executor.prepare import Job, prepare
+from hydraplan.executor.record import Measured
 from hydraplan.executor.resume import (
     Start,
     check_steps,
@@ -42,10 +35,9 @@ from hydraplan.executor.resume import (
     start_of,
     taken,
 )
-from hydraplan.executor.same_step import check_same_step
+from hydraplan.executor.settings import Settings
 from hydraplan.executor.share_plan import share_plan
-from hydraplan.executor.stage import build_stage
-from hydraplan.executor.step import Worker, run_batch
+from hydraplan.executor.worker import run_step, set_up
 from hydraplan.files.ledger import Ledger, rewind
 from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.opsfile import StepOps
@@ -60,8 +52,6 @@ from hydraplan.files.runfile import (
     recorder,
 )
 from hydraplan.files.trafficfile import Traffic
-from hydraplan.kernels.attention import choose_kernel
-from hydraplan.kernels.packing import rank_layout
 from hydraplan.model import BatchPlan
 from hydraplan.version import __version__
 from hydraplan.views.console import note
@@ -75,30 +65,21 @@ PUT_OFF = (signal.SIGTERM, signal.SIGINT)
 
 def execute(
     path: Path,
+    settings: Settings,
     *,
     steps: int | None,
-    seed: int | None,
-    data: Path | None,
     output: Path | None,
     force: bool,
     learning_rate: float | None,
     clip_grad: float | None,
-    timeout_s: float,
-    transport: TransportName = "tagged",
-    debug_messages: bool = False,
-    ring_hops: RingHops = "batched",
-    dtype: DType | None = None,
-    recompute: Recompute | None = None,
     resume: Path | None = None,
     checkpoint_every: int | None = None,
     keep: int = KEPT_CHECKPOINTS,
     max_restarts: int = 0,
-    device: DeviceName | None = None,
 ) -> Run | None:
     """Train until `steps` steps (default: every batch once) are done and return the run.
 
-    Gradients whose norm is above `clip_grad` are scaled down to it, 0 for none. `dtype` and
-    `recompute` None are those of the plan. Without `output`
+    Gradients whose norm is above `clip_grad` are scaled down to it, 0 for none. Without `output`
     the run folder is gone when this returns. Under torchrun only rank 0
     returns a run, the others None. With `resume` the run goes on from the last checkpoint of
     another, in its folder if the plan is the same; what is None is taken from it.
@@ -122,31 +103,24 @@ def execute(
             "give it to torchrun: torchrun --max-restarts N ... -m hydraplan execute ...",
         )
     before = None if earlier is None else earlier.header
-    seed = taken(seed, before, "seed", 0)
     learning_rate = taken(learning_rate, before, "learning_rate", LEARNING_RATE)
     clip_grad = taken(clip_grad, before, "clip_grad", CLIP_GRAD)
     checkpoint_every = taken(checkpoint_every, before, "checkpoint_every", None)
-    dtype = taken(dtype, before, "dtype", None)
-    device = taken(device, before, "device", None) or "cpu"
     same_plan = before if first.in_place else None
-    recompute = taken(recompute, same_plan, "recompute", None)
+    settings = replace(
+        settings,
+        seed=taken(settings.seed, before, "seed", 0),
+        dtype=taken(settings.dtype, before, "dtype", None),
+        device=taken(settings.device, before, "device", None),
+        recompute=taken(settings.recompute, same_plan, "recompute", None),
+    )
     steps = taken(steps, same_plan, "steps", num_batches)
     for name, value in (("learning rate", learning_rate), ("largest gradient norm", clip_grad)):
         if not math.isfinite(value):
             raise InputError(f"{name} {value} is not a finite number")
     check_steps(steps, first, plan.header)
     job = prepare(
-        path,
-        sorted({step % num_batches for step in range(first.steps, steps)}),
-        data=data,
-        seed=seed,
-        dtype=dtype,
-        timeout_s=timeout_s,
-        transport=transport,
-        debug_messages=debug_messages,
-        ring_hops=ring_hops,
-        recompute=recompute,
-        device=device,
+        path, sorted({step % num_batches for step in range(first.steps, steps)}), settings
     )
     header = RunHeader(
         tool_version=__version__,
@@ -157,7 +131,7 @@ def execute(
         plan_digest=job.digest,
         plan=job.header,
         steps=steps,
-        seed=seed,
+        seed=job.seed,
         learning_rate=learning_rate,
         clip_grad=clip_grad,
         recompute=job.recompute,
@@ -183,7 +157,7 @@ def _run(
             _train(world, job, header, folder, start, keep)
 
         try:
-            return run_workers(entry, pp, ranks, job.timeout_s, job.device)
+            return run_workers(entry, pp, ranks, job.settings.timeout_s, job.device)
         except WorkerLost as lost:
             if restart == max_restarts:
                 raise
@@ -193,47 +167,6 @@ def _run(
                 f" {start.steps}"
             )
     raise AssertionError("the last restart returns or raises")
-
-
-def set_up(
-    world: World, job: Job, run: RunHeader | None = None, start: Start | None = None
-) -> Worker:
-    """Check that all workers were asked for the same run, create groups and weights."""
-    agree(world, _asked(job, run, start))
-    placed = [batch.sequences.placed() for batch in job.batches]
-    groups = create_groups(
-        world,
-        inner_ranges(placed, job.header.options.max_groups),
-        job.timeout_s,
-        ordered=job.transport == "ordered",
-        batched_hops=job.ring_hops == "batched",
-    )
-    device = take_device(world.device)
-    warm_up(groups, device)
-    compute = getattr(torch, job.dtype)
-    header, route = job.header, job.header.cost_model().route
-    stage = build_stage(
-        job.model, header.layers, route, world.stage, job.seed, compute, device, job.recompute
-    )
-    kernel = choose_kernel(device, compute)
-    local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
-    is_one_host = local_size == os.environ.get("WORLD_SIZE")
-    checked = job.digest if job.debug_messages else None
-    return Worker(groups, route, stage, kernel, is_one_host, device, checked)
-
-
-def run_step(worker: Worker, job: Job, batch: BatchPlan) -> Measured | None:
-    """Forward and backward of one batch; what was measured on rank 0, gradients on all."""
-    world = worker.groups.world
-    placed = batch.sequences.placed()
-    slots = [
-        load_slot(rank_layout(placed, m, world.lane), placed, job.tokens, worker.device)
-        for m in range(batch.num_microbatches)
-    ]
-    check_same_step(world, batch, [slot.layout for slot in slots])
-    valid_tokens = count_labels(placed, batch.batch)
-    result = run_batch(worker, job.steps[batch.batch][world.stage], slots, valid_tokens)
-    return collect(world, batch.schedule, result)
 
 
 def _train(
@@ -258,11 +191,14 @@ def _train(
         if world.rank == 0:
             predicted = {batch.batch: predict(job.cost, batch) for batch in job.batches}
             with _signals_put_off():
+                if folder.exists():
+                    stack.enter_context(sole_writer(folder))
                 if start.in_place:
                     rewind(folder, header, start.steps)
                     ledger = Ledger(open_run(folder).steps)
                 else:
                     create_run(folder, header)
+                    stack.enter_context(sole_writer(folder))
             record = stack.enter_context(recorder(folder))
         if header.checkpoint_every and is_foreign(start, folder):
             checkpoint(0)
@@ -314,47 +250,3 @@ def _signals_put_off() -> Iterator[None]:
             signal.signal(number, handler)
         if came:
             os.kill(os.getpid(), came[0])
-
-
-def _asked(job: Job, header: RunHeader | None, start: Start | None) -> dict[str, object]:
-    """What all workers must have been told alike; under torchrun every host is told apart."""
-    asked: dict[str, object] = {
-        "plan": job.digest,
-        "seed": job.seed,
-        "dtype": job.dtype,
-        "device": job.device,
-        "recompute": job.recompute,
-        "data": job.data,
-        "timeout": job.timeout_s,
-        "transport": (job.transport, job.debug_messages, job.ring_hops),
-    }
-    if header is not None:
-        asked |= {
-            "steps": header.steps,
-            "learning rate": header.learning_rate,
-            "largest gradient norm": header.clip_grad,
-        }
-    if start is not None:
-        asked["steps done"] = start.steps
-        asked["checkpoint"] = None if start.saved is None else start.saved.about
-    return asked
-
-
-def agree(world: World, asked: dict[str, object]) -> None:
-    """Refuse to start unless all workers were asked for the same.
-
-    Raises:
-        StalePlan: A worker was told something else than rank 0.
-    """
-    digests = [hashlib.sha256(repr(value).encode()).digest() for value in asked.values()]
-    mine = torch.tensor([list(digest) for digest in digests], dtype=torch.uint8)
-    everyone = [torch.empty_like(mine) for _ in range(world.pp * world.ranks)]
-    dist.all_gather(everyone, mine)
-    for rank, other in enumerate(everyone):
-        for name, same in zip(asked, (other == everyone[0]).all(dim=1).tolist(), strict=True):
-            if not same:
-                raise StalePlan(
-                    f"{world.describe(rank)} was given another {name} than rank 0"
-                    f" (this worker has {asked[name]})",
-                    "start every host with the same plan folder and options",
-                )

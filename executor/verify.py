@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from hydraplan.activations import Recompute
-from hydraplan.config import DType
 from hydraplan.errors import InputError
 from hydraplan.executor.data import count_labels
 from hydraplan.executor.decoder import (
@@ -28,11 +26,11 @@ from hydraplan.executor.decoder import (
     rotary_angles,
     weight_shapes,
 )
-from hydraplan.executor.device import DeviceName
 from hydraplan.executor.groups import World
 from hydraplan.executor.launch import run_workers, under_torchrun
-from hydraplan.executor.prepare import Job, RingHops, TransportName, prepare
-from hydraplan.executor.run import run_step, set_up
+from hydraplan.executor.prepare import Job, prepare
+from hydraplan.executor.settings import Settings
+from hydraplan.executor.worker import run_step, set_up
 from hydraplan.files.memoryfile import Peaks
 from hydraplan.kernels.reference import reference_attention
 from hydraplan.metrics import planned_live_peaks
@@ -87,42 +85,15 @@ class Verdict:
         return not self.peaks.differ()
 
 
-def verify(
-    path: Path,
-    *,
-    batch: int,
-    dtype: DType,
-    seed: int,
-    data: Path | None,
-    timeout_s: float,
-    transport: TransportName = "tagged",
-    debug_messages: bool = False,
-    ring_hops: RingHops = "batched",
-    recompute: Recompute | None = None,
-    device: DeviceName = "cpu",
-) -> Verdict:
+def verify(path: Path, batch: int, settings: Settings) -> Verdict:
     """Run one batch of a plan on its workers and compare with the reference.
-
-    `recompute` None is what the plan was made for.
 
     Raises:
         HydraplanError: What `prepare` refuses, or `RunFailed` when a worker ends early.
     """
     if under_torchrun():
         raise InputError("verify starts its own workers", "run it without torchrun")
-    job = prepare(
-        path,
-        [batch],
-        data=data,
-        seed=seed,
-        dtype=dtype,
-        timeout_s=timeout_s,
-        transport=transport,
-        debug_messages=debug_messages,
-        ring_hops=ring_hops,
-        recompute=recompute,
-        device=device,
-    )
+    job = prepare(path, [batch], settings)
     loss, held, gradients = planned_gradients(job)
     planned = job.batches[0]
     placed = planned.sequences.placed()
@@ -136,8 +107,8 @@ def verify(
         loss_error=abs(loss - reference_loss) / (abs(reference_loss) or 1.0),
         max_gradient_error=errors[worst],
         worst_parameter=worst,
-        limit=LIMITS[dtype],
-        dtype=dtype,
+        limit=LIMITS[job.dtype],
+        dtype=job.dtype,
         recompute=job.recompute,
         batch=batch,
         pipeline=planned.pipeline,
@@ -168,7 +139,7 @@ def planned_gradients(job: Job) -> tuple[float, FloatArray, Gradients]:
                     np.save(folder / f"{weight_name}.grad.npy", array, allow_pickle=False)
 
         options = job.header.options
-        run_workers(entry, options.pp, options.ranks, job.timeout_s, job.device)
+        run_workers(entry, options.pp, options.ranks, job.settings.timeout_s, job.device)
         loss = float(np.load(folder / "loss.npy", allow_pickle=False))
         peak_live_tokens = np.load(folder / "peak.npy", allow_pickle=False)
         gradients = {

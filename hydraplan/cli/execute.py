@@ -7,9 +7,8 @@ import typer
 
 from hydraplan.cli import options as o
 
-TIMEOUT_S = 120.0
 REAL_ONLY = (
-    "--data", "--learning-rate", "--clip-grad", "--device", "--dtype", "--recompute", "--resume",
+    "--data", "--device", "--learning-rate", "--clip-grad", "--dtype", "--recompute", "--resume",
     "--checkpoint-every", "--keep-checkpoints", "--max-restarts", "--timeout", "--transport",
     "--debug-messages",
     "--ring-hops",
@@ -22,10 +21,6 @@ Data = Annotated[
     Path | None,
     typer.Option("--data", help="Megatron .idx with its .bin; default: generated token ids."),
 ]
-Device = Annotated[
-    Literal["cpu", "cuda"] | None,
-    typer.Option("--device", help="What workers compute on, a GPU each with cuda.  [default: cpu]"),
-]
 RecomputeRun = Annotated[
     Literal["none", "selective", "full"] | None,
     typer.Option("--recompute", help="What B makes again: none, selective, full.  [the plan's]"),
@@ -33,11 +28,16 @@ RecomputeRun = Annotated[
 Timeout = Annotated[
     float, typer.Option("--timeout", min=1, help="Longest wait of a worker for another, seconds.")
 ]
+Device = Annotated[
+    Literal["cpu", "cuda"] | None,
+    typer.Option("--device", help="What workers compute on, a GPU each with cuda.  [default: cpu]"),
+]
 Transport = Annotated[
-    Literal["tagged", "ordered"],
+    Literal["tagged", "ordered"] | None,
     typer.Option(
         "--transport",
-        help="Messages between stages: told apart by tags, or in order as NCCL takes them.",
+        help="Messages between stages: told apart by tags, or in order as NCCL takes them."
+        "  [default: tagged; cuda: ordered]",
     ),
 ]
 RingHops = Annotated[
@@ -89,6 +89,7 @@ def execute(
     ] = None,
     seed: o.Seed = 0,
     data: Data = None,
+    device: Device = None,
     learning_rate: Annotated[
         float | None, typer.Option("--learning-rate", min=0, help="Of AdamW.  [default: 3e-4]")
     ] = None,
@@ -100,7 +101,6 @@ def execute(
             help="Largest norm of the whole gradient, 0 for none.  [default: 1.0]",
         ),
     ] = None,
-    device: Device = None,
     dtype: Annotated[
         Literal["float64", "float32", "bfloat16"] | None,
         typer.Option("--dtype", help="Precision of the activations.  [default: the model's]"),
@@ -123,11 +123,8 @@ def execute(
     max_restarts: Annotated[
         int, typer.Option(min=0, help="How often all workers start again after one was lost.")
     ] = 0,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=1, help="Longest wait of a worker, seconds.  [default: 120]"),
-    ] = None,
-    transport: Transport = "tagged",
+    timeout: Timeout = 120.0,
+    transport: Transport = None,
     debug_messages: DebugMessages = False,
     ring_hops: RingHops = "batched",
     json: o.Json = False,
@@ -181,23 +178,27 @@ def execute(
                 "name a run folder: -o NAME.run",
             )
         from hydraplan.executor.run import execute as execute_run
+        from hydraplan.executor.settings import Settings
 
-        run = execute_run(
-            plan,
-            steps=steps,
+        settings = Settings(
             seed=seed if is_given(context, "seed") else None,
             data=data,
+            dtype=dtype,
+            recompute=recompute,
+            device=device,
+            timeout_s=timeout,
+            transport=transport,
+            debug_messages=debug_messages,
+            ring_hops=ring_hops,
+        )
+        run = execute_run(
+            plan,
+            settings,
+            steps=steps,
             output=output,
             force=force,
             learning_rate=learning_rate,
             clip_grad=clip_grad,
-            timeout_s=TIMEOUT_S if timeout is None else timeout,
-            transport=transport,
-            debug_messages=debug_messages,
-            ring_hops=ring_hops,
-            device=device,
-            dtype=dtype,
-            recompute=recompute,
             resume=resume,
             checkpoint_every=checkpoint_every,
             keep=keep_checkpoints,

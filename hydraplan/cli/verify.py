@@ -22,12 +22,12 @@ def verify(
     dtype: Annotated[
         Literal["float64", "float32"], typer.Option("--dtype", help="Precision of the workers.")
     ] = "float64",
-    device: Device = None,
     recompute: RecomputeRun = None,
     seed: o.Seed = 0,
     data: Data = None,
+    device: Device = None,
     timeout: Timeout = 120.0,
-    transport: Transport = "tagged",
+    transport: Transport = None,
     debug_messages: DebugMessages = False,
     ring_hops: RingHops = "batched",
     json: o.Json = False,
@@ -39,24 +39,24 @@ def verify(
     many tokens' activations as the plan predicts, 1 if not.
     """
     from hydraplan.errors import RunFailed
+    from hydraplan.executor.settings import Settings
     from hydraplan.executor.verify import verify as verify_plan
     from hydraplan.files.planfile import open_plan
     from hydraplan.views import console
     from hydraplan.views.memory_text import difference, limit_text, print_peaks
 
-    verdict = verify_plan(
-        plan,
-        batch=batch,
-        dtype=dtype,
+    settings = Settings(
         seed=seed,
         data=data,
+        dtype=dtype,
+        recompute=recompute,
+        device=device,
         timeout_s=timeout,
         transport=transport,
         debug_messages=debug_messages,
         ring_hops=ring_hops,
-        recompute=recompute,
-        device=device or "cpu",
     )
+    verdict = verify_plan(plan, batch, settings)
     if json:
         console.emit_json(verdict.as_dict())
     else:

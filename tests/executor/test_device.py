@@ -15,6 +15,7 @@ from hydraplan.executor import decoder, step
 from hydraplan.executor.data import CPU, load_slot
 from hydraplan.executor.groups import World, create_groups, inner_ranges
 from hydraplan.executor.prepare import prepare
+from hydraplan.executor.settings import Settings
 from hydraplan.executor.stage import build_stage
 from hydraplan.executor.step import Worker, run_batch
 from hydraplan.executor.transport import Transport
@@ -56,7 +57,7 @@ def plan_of(folder, pipeline, places, ranks, pp=2, dtype="bfloat16"):
         model=tiny_model(8, 2, pp * chunks, dtype), make=partial(schedule.make, num_chunks=chunks),
         num_chunks=chunks, route=schedule.route,
     )  # fmt: skip
-    return prepare(path, [0], data=None, seed=0, dtype=None, timeout_s=9.0)
+    return prepare(path, [0], Settings(timeout_s=9.0))
 
 
 def run(job, world, device, kernel):

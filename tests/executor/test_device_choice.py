@@ -9,9 +9,10 @@ import torch.distributed as dist
 from hydraplan.cli.app import run
 from hydraplan.errors import InputError, MissingDependency
 from hydraplan.executor import device
-from hydraplan.executor.device import BACKENDS, check_transport, take_device
+from hydraplan.executor.device import BACKENDS, take_device
 from hydraplan.executor.launch import run_workers
 from hydraplan.executor.prepare import prepare
+from hydraplan.executor.settings import Settings
 from tests.builders import Place
 from tests.plans import write_test_plan
 
@@ -48,16 +49,16 @@ def test_more_workers_than_gpus_are_refused_with_both_numbers(gpus, monkeypatch)
 
 def test_stages_on_gpus_need_messages_without_tags(tmp_path):
     path = write_test_plan(tmp_path / "x.plan", [[Place(9)]], pp=2, ranks=1)
-    asked = {"data": None, "seed": 0, "dtype": None, "timeout_s": 9.0}
-    with pytest.raises(InputError, match="tagged has tags, and NCCL between the 2 stages"):
-        prepare(path, [0], **asked, device="cuda")
-    assert prepare(path, [0], **asked, device="cuda", transport="ordered").device == "cuda"
-    check_transport("cuda", 1, "tagged")
-    check_transport("cpu", 2, "tagged")
+    assert prepare(path, [0], Settings()).transport == "tagged"
+    job = prepare(path, [0], Settings(device="cuda"))
+    assert (job.device, job.transport) == ("cuda", "ordered")
+    with pytest.raises(InputError, match="tagged has tags, and NCCL on --device cuda knows none"):
+        prepare(path, [0], Settings(device="cuda", transport="tagged"))
 
 
 def test_the_world_on_gpus_has_gloo_for_tensors_of_the_cpu():
-    assert BACKENDS["cuda"].split(",") == ["cpu:gloo", "cuda:nccl"]
+    devices = dist.BackendConfig(dist.Backend(BACKENDS["cuda"])).get_device_backend_map()
+    assert devices == {"cpu": "gloo", "cuda": "nccl"}
 
 
 @pytest.mark.dist

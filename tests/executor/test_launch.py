@@ -10,10 +10,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from hydraplan.errors import Infeasible, InputError, MissingDependency, RunFailed, StalePlan
+from hydraplan.errors import (
+    Infeasible,
+    InputError,
+    MissingDependency,
+    RunFailed,
+    StalePlan,
+    WorkerLost,
+)
 from hydraplan.executor import launch
 from hydraplan.executor.groups import World
 from hydraplan.executor.launch import run_workers
+from hydraplan.executor.root_cause import root_cause
 
 pytestmark = pytest.mark.dist
 
@@ -71,6 +79,23 @@ def test_a_bug_in_a_worker_names_the_rank_and_carries_its_traceback():
     assert "Traceback" in "".join(e.value.__notes__)
 
 
+def test_a_gpu_without_memory_is_the_cause_and_not_what_its_peers_saw(tmp_path):
+    """It is a RuntimeError to PyTorch, as a lost peer is, and is wrapped on its way up."""
+
+    def entry(world):
+        if world.rank == 1:
+            try:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+            except RuntimeError as error:
+                raise RunFailed("F of microbatch 0: CUDA out of memory") from error
+        dist.barrier()
+
+    with pytest.raises(RunFailed, match=r"rank 1 .*: F of microbatch 0: CUDA out of memory") as e:
+        run_workers(entry, 1, 2, 30.0)
+    assert not isinstance(e.value, WorkerLost)
+    assert "--recompute full" in e.value.hint
+
+
 def test_a_worker_that_waits_too_long_says_so(tmp_path):
     def entry(world):
         if world.rank == 0:
@@ -92,7 +117,7 @@ def test_who_waited_too_long_is_told_before_who_saw_its_connections_end(tmp_path
         path = tmp_path / f"note-{rank}.json"
         path.write_text(json.dumps(note | {"hint": "", "traceback": ""}))
     failure = ProcessFailure(0, 1, 1, str(tmp_path / "absent.json"))
-    cause = launch._root_cause({0: failure}, tmp_path, World(0, 3, 1))
+    cause = root_cause({0: failure}, tmp_path, World(0, 3, 1))
     assert str(cause) == (
         "no word from rank 2 (stage 2, lane 0); worker rank 1 (stage 1, lane 0): Timed out waiting"
     )

@@ -7,7 +7,8 @@ import pytest
 
 from hydraplan.executor.launch import FILES_A_WORKER, FILES_BASE, run_workers
 from hydraplan.executor.prepare import prepare
-from hydraplan.executor.run import run_step, set_up
+from hydraplan.executor.settings import Settings
+from hydraplan.executor.worker import run_step, set_up
 from tests.builders import Place
 from tests.executor.started import workers_of
 from tests.plans import write_test_plan
@@ -24,7 +25,7 @@ PLACES = [
 @pytest.mark.dist
 def test_64_workers_take_a_step_end_cleanly_and_keep_to_their_open_files(tmp_path):
     plan = write_test_plan(tmp_path / "x.plan", [PLACES], pp=PP, ranks=RANKS)
-    job = prepare(plan, [0], data=None, seed=0, dtype=None, timeout_s=TIMEOUT_S)
+    job = prepare(plan, [0], Settings(timeout_s=TIMEOUT_S))
     before, children = len(os.listdir("/proc/self/fd")), workers_of(os.getpid())
 
     def entry(world):

@@ -1,7 +1,12 @@
 import pytest
 
 from hydraplan.errors import Infeasible
-from hydraplan.executor.memory import PROCESS_BYTES, check_memory, needed_bytes
+from hydraplan.executor.memory import (
+    PROCESS_BYTES,
+    check_device_memory,
+    check_memory,
+    needed_bytes,
+)
 from tests.plans import plan_header, tiny_model
 
 
@@ -31,3 +36,14 @@ def test_a_plan_for_a_cluster_is_refused_on_one_machine_with_both_figures():
     with pytest.raises(Infeasible, match=r"4 workers of .* need at least .* GiB .* 2.0 GiB are"):
         check_memory(large, "float32", 2 << 30)
     check_memory(header, "float32", 2 << 30)
+
+
+def test_a_worker_whose_states_do_not_fit_its_gpu_is_refused_with_both_figures():
+    """Gradients like weights; two moments that eight lanes share."""
+    gib = 1 << 30
+    check_device_memory(4 * gib, 8, 5 * gib)
+    said = r"beside 4\.0 GiB of weights .* needs 5\.0 GiB .*moments, 4\.9 GiB of its GPU are free"
+    with pytest.raises(Infeasible, match=said):
+        check_device_memory(4 * gib, 8, int(4.9 * gib))
+    with pytest.raises(Infeasible, match=r"needs 12\.0 GiB"):
+        check_device_memory(4 * gib, 1, 5 * gib)

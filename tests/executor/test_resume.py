@@ -17,11 +17,12 @@ import pytest
 from hydraplan.cli.app import run as command
 from hydraplan.errors import InputError, RunFailed, StalePlan, WorkerLost
 from hydraplan.executor import launch
-from hydraplan.executor.run import execute
+from hydraplan.executor.folder import sole_writer
 from hydraplan.files.checkpointfile import CHECKPOINTS, checkpoint_folders, newest_checkpoint
-from hydraplan.files.runfile import RUN_FILES, Run, open_run
+from hydraplan.files.runfile import RUN_FILES, Run, open_run, recorder
 from hydraplan.files.tensorfile import read_tensors
 from tests.builders import Place
+from tests.executor import trained
 from tests.executor.killed import count_calls, kill_at
 from tests.executor.started import start, workers_of
 from tests.plans import write_test_plan
@@ -50,17 +51,7 @@ def _short_wait(monkeypatch):
 
 
 def train(path, **changes):
-    options = {
-        "steps": None,
-        "seed": None,
-        "data": None,
-        "output": None,
-        "force": False,
-        "learning_rate": None,
-        "clip_grad": None,
-        "timeout_s": 60.0,
-    }
-    return execute(path, **(options | changes))
+    return trained.train(path, **({"learning_rate": None, "clip_grad": None} | changes))
 
 
 def whole_run(folder, num_batches):
@@ -213,6 +204,8 @@ def test_a_run_goes_on_in_its_own_folder_only(plan, copied, tmp_path):
     [
         ({"seed": 3}, "seed 3 is not that of run .*, 0"),
         ({"learning_rate": 0.5}, r"learning rate 0\.5 is not that of run .*, 0\.0003"),
+        ({"dtype": "bfloat16"}, "dtype bfloat16 is not that of run .*, float32"),
+        ({"device": "cuda"}, "device cuda is not that of run .*, cpu"),
         ({"clip_grad": 0.0}, r"clip grad 0\.0 is not that of run .*, 1\.0"),
         ({"steps": 4}, "--steps 4 counts from the first step of the run, 5 are done"),
     ],
@@ -222,6 +215,32 @@ def test_other_options_than_the_runs_are_refused_with_both_values(plan, copied, 
     with pytest.raises(InputError, match=said):
         train(plan, resume=copied, **({"steps": 9} | changes))
     assert {path.name: path.read_bytes() for path in copied.glob("*.parquet")} == before
+
+
+def test_a_run_that_is_being_written_is_left_to_its_writer(plan, copied):
+    before = {path.name: path.read_bytes() for path in copied.glob("*.parquet")}
+    said = r"run .*x\.run is being written by another process"
+    with sole_writer(copied):
+        with pytest.raises(InputError, match=said):
+            train(plan, resume=copied, steps=7)
+        with pytest.raises(InputError, match=said):
+            train(plan, output=copied, force=True)
+    assert {path.name: path.read_bytes() for path in copied.glob("*.parquet")} == before
+    assert len(train(plan, resume=copied, steps=6).steps) == 6
+
+
+def test_a_run_is_held_from_its_first_step_on(plan, tmp_path):
+    """Rank 0 is the one that writes; here it asks for its own run a second time."""
+    output = tmp_path / "x.run"
+
+    def again(path):
+        with pytest.raises(InputError, match="is being written"), sole_writer(path):
+            pass
+        return recorder(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hydraplan.executor.run.recorder", again)
+        assert len(train(plan, output=output, steps=1).steps) == 1
 
 
 def test_another_plan_or_world_is_refused_with_both_and_the_way_to_shrink(copied, tmp_path):

@@ -14,7 +14,9 @@ from hydraplan.errors import InputError, RunFailed, StalePlan
 from hydraplan.executor import run as executor_run
 from hydraplan.executor.groups import World
 from hydraplan.executor.prepare import prepare
-from hydraplan.executor.run import PUT_OFF, _signals_put_off, agree
+from hydraplan.executor.run import PUT_OFF, _signals_put_off
+from hydraplan.executor.settings import Settings
+from hydraplan.executor.worker import agree
 from hydraplan.files.lengths import digest, read_lengths
 from hydraplan.files.runfile import open_run, read_step_ops, read_timeline
 from hydraplan.metrics import planned_live_peaks, shares
@@ -227,8 +229,7 @@ def test_verify_and_execute_make_again_what_they_are_told_to(plan, tmp_path, cap
 @pytest.mark.parametrize(("told", "does"), [(None, "selective"), ("none", "none")])
 def test_a_run_makes_again_what_its_plan_was_made_for_unless_told_otherwise(told, does, tmp_path):
     path = write_test_plan(tmp_path / "x.plan", BATCHES, pp=2, ranks=2, recompute="selective")
-    options = {"data": None, "seed": 0, "dtype": None, "timeout_s": 60.0}
-    job = prepare(path, [0], recompute=told, **options)
+    job = prepare(path, [0], Settings(recompute=told))
     assert job.recompute == job.cost.recompute == does
 
 

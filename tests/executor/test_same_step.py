@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydraplan.errors import HydraplanError, RunFailed
-from hydraplan.executor import run
+from hydraplan.executor import worker
 from hydraplan.executor.groups import World
 from hydraplan.executor.same_step import (
     batch_hash,
@@ -13,6 +13,7 @@ from hydraplan.executor.same_step import (
     lane_hashes,
     planned_hashes,
 )
+from hydraplan.executor.settings import Settings
 from hydraplan.executor.verify import verify
 from hydraplan.kernels.packing import rank_layout
 from tests.builders import Place, placed_sequences
@@ -104,7 +105,6 @@ def test_a_crossed_order_of_buckets_ends_a_run_before_its_step(tmp_path, monkeyp
         found = rank_layout(placed, microbatch, lane)
         return replace(found, buckets=found.buckets[::-1]) if lane else found
 
-    monkeypatch.setattr(run, "rank_layout", crossed)
-    options = {"batch": 0, "dtype": "float64", "seed": 0, "data": None, "timeout_s": 60.0}
+    monkeypatch.setattr(worker, "rank_layout", crossed)
     with pytest.raises(RunFailed, match=r"rank 1 \(stage 0, lane 1\) runs the exchanges of micro"):
-        verify(plan, **options)
+        verify(plan, 0, Settings(dtype="float64", timeout_s=60.0))

@@ -16,9 +16,10 @@ import torch
 
 from hydraplan.executor.launch import run_workers
 from hydraplan.executor.prepare import Job, prepare
-from hydraplan.executor.run import run_step, set_up
+from hydraplan.executor.settings import Settings
 from hydraplan.executor.stage import build_stage
 from hydraplan.executor.verify import gradient_errors, reference_gradients
+from hydraplan.executor.worker import run_step, set_up
 from hydraplan.metrics import planned_live_peaks
 from hydraplan.model import Schedule
 from hydraplan.planner.pipeline.memory import Memory
@@ -96,9 +97,9 @@ def check_orders(
             num_microbatches=num_microbatches, make=order.make, route=order.route,
             num_chunks=order.num_chunks,
         )  # fmt: skip
-        options = {"data": None, "seed": seed, "dtype": "float64", "timeout_s": TIMEOUT_S}
         for mode in modes:
-            jobs[f"{order.name}-{mode}"] = prepare(path, [0], recompute=mode, **options)
+            settings = Settings(seed, dtype="float64", recompute=mode, timeout_s=TIMEOUT_S)
+            jobs[f"{order.name}-{mode}"] = prepare(path, [0], settings)
     run_workers(partial(run_jobs, folder, jobs), pp, ranks, TIMEOUT_S)
     job = next(iter(jobs.values()))
     placed = job.batches[0].sequences.placed()

@@ -6,6 +6,7 @@ from hydraplan.executor.groups import World
 from hydraplan.executor.plan_wire import encode_batch
 from hydraplan.executor.prepare import prepare
 from hydraplan.executor.same_step import batch_hash
+from hydraplan.executor.settings import Settings
 from hydraplan.executor.share_plan import share_plan
 from hydraplan.files import planfile
 from tests.builders import Place
@@ -33,7 +34,7 @@ def test_under_torchrun_rank_0_alone_reads_batches_and_all_run_what_it_read(tmp_
         monkeypatch.setattr(
             dist, "broadcast", lambda x, source: sent.append(x.nbytes) or broadcast(x, source)
         )
-        job = prepare(plan, [0, 1], data=None, seed=0, dtype=None, timeout_s=9.0)
+        job = prepare(plan, [0, 1], Settings(timeout_s=9.0))
         assert job.is_shared
         assert len(groups) == (6 if rank == 0 else 0)
         job = share_plan(World(rank, 2, 2), job)
@@ -45,7 +46,7 @@ def test_under_torchrun_rank_0_alone_reads_batches_and_all_run_what_it_read(tmp_
     found = run_ranks(worker, 4, timeout_s=60.0)
     assert found == found[:1] * 4
     monkeypatch.delenv("WORLD_SIZE")
-    job = prepare(plan, [0, 1], data=None, seed=0, dtype=None, timeout_s=9.0)
+    job = prepare(plan, [0, 1], Settings(timeout_s=9.0))
     assert not job.is_shared
     assert found[0][:2] == [job.digest, [batch_hash(batch) for batch in job.batches]]
     assert found[0][3] == [64 + sum(len(encode_batch(batch)) for batch in job.batches)]
@@ -61,7 +62,7 @@ def test_a_host_whose_plan_folder_has_another_footer_refuses(tmp_path, monkeypat
 
     def worker(rank):
         monkeypatch.setenv("RANK", str(rank))
-        job = prepare(plans[rank], [0], data=None, seed=0, dtype=None, timeout_s=9.0)
+        job = prepare(plans[rank], [0], Settings(timeout_s=9.0))
         try:
             share_plan(World(rank, 1, 2), job)
         except StalePlan as error:

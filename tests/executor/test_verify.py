@@ -9,7 +9,7 @@ from hydraplan.executor.data import generated_tokens, load_slot
 from hydraplan.executor.launch import run_workers
 from hydraplan.executor.prepare import prepare
 from hydraplan.executor.record import collect
-from hydraplan.executor.run import set_up
+from hydraplan.executor.settings import Settings
 from hydraplan.executor.step import run_batch
 from hydraplan.executor.verify import (
     Verdict,
@@ -18,6 +18,7 @@ from hydraplan.executor.verify import (
     reference_gradients,
     verify,
 )
+from hydraplan.executor.worker import set_up
 from hydraplan.files.memoryfile import Peaks
 from hydraplan.kernels.packing import rank_layout
 from tests.builders import Place
@@ -55,9 +56,12 @@ def plan_of(tmp_path, places, kv_heads=2, pp=2, num_layers=2):
     return write_test_plan(tmp_path / "x.plan", [places], pp=pp, ranks=4, model=model)
 
 
+def settings(seed=0, dtype="float64", **others):
+    return Settings(seed, dtype=dtype, timeout_s=TIMEOUT_S, **others)
+
+
 def check(path, dtype, recompute=None):
-    options = {"seed": 5, "data": None, "timeout_s": TIMEOUT_S, "recompute": recompute}
-    return verify(path, batch=0, dtype=dtype, **options)
+    return verify(path, 0, settings(5, dtype, recompute=recompute))
 
 
 @pytest.mark.parametrize("kv_heads", [8, 2, 1])
@@ -105,14 +109,7 @@ def test_two_plans_of_one_batch_give_the_same_loss_and_gradients(tmp_path):
     found = []
     for name, places in (("a", MIXED), ("b", OTHER)):
         (tmp_path / name).mkdir()
-        job = prepare(
-            plan_of(tmp_path / name, places),
-            [0],
-            data=None,
-            seed=1,
-            dtype="float64",
-            timeout_s=TIMEOUT_S,
-        )
+        job = prepare(plan_of(tmp_path / name, places), [0], settings(1))
         found.append(planned_gradients(job))
     (loss, _, gradients), (other_loss, _, others) = found
     assert abs(loss - other_loss) <= 1e-10 * loss
@@ -120,13 +117,13 @@ def test_two_plans_of_one_batch_give_the_same_loss_and_gradients(tmp_path):
 
 
 def test_groups_beyond_the_most_and_single_hops_change_no_bit(tmp_path):
-    job = prepare(
-        plan_of(tmp_path, MIXED), [0], data=None, seed=1, dtype="float32", timeout_s=TIMEOUT_S
-    )
+    job = prepare(plan_of(tmp_path, MIXED), [0], settings(1, dtype="float32"))
     options = job.header.options.model_copy(update={"max_groups": 1})
     capped = job.header.model_copy(update={"options": options})
     loss, _, gradients = planned_gradients(job)
-    other_loss, _, others = planned_gradients(replace(job, header=capped, ring_hops="single"))
+    other_loss, _, others = planned_gradients(
+        replace(job, header=capped, settings=settings(1, dtype="float32", ring_hops="single"))
+    )
     assert loss == other_loss
     assert gradients.keys() == others.keys()
     assert all(np.array_equal(gradients[name], others[name]) for name in gradients)
@@ -137,7 +134,7 @@ def test_microbatches_count_by_their_tokens_not_each_the_same(tmp_path):
     path = plan_of(tmp_path, [Place(300, 0, 2, 2, 0), Place(2, 0, 1, 1, 1)])
     verdict = check(path, "float64")
     assert verdict.is_within
-    job = prepare(path, [0], data=None, seed=5, dtype="float64", timeout_s=TIMEOUT_S)
+    job = prepare(path, [0], settings(5))
     placed = job.batches[0].sequences.placed()
     alone = [reference_gradients(job, placed.take(np.array([i])))[0] for i in range(2)]
     assert verdict.loss == pytest.approx((299 * alone[0] + alone[1]) / 300, rel=1e-12)
@@ -149,7 +146,7 @@ def test_another_sequences_content_does_not_move_a_sequences_loss(tmp_path):
     places = [Place(12), Place(31), Place(20, 0, 1, 2), Place(28, 0, 1, 2)]
     model = tiny_model(8, 2, 3)
     path = write_test_plan(tmp_path / "x.plan", [places], pp=3, ranks=2, model=model)
-    job = prepare(path, [0], data=None, seed=0, dtype="float64", timeout_s=TIMEOUT_S)
+    job = prepare(path, [0], settings())
     plain = generated_tokens(0, 64)
 
     def changed(which):
