@@ -1,9 +1,11 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydraplan.kernels.merge import merge
+from hydraplan.kernels.merge import merge, merge_rows
+from hydraplan.kernels.packing import RowMap
 
 
 def partial(score_HTS: torch.Tensor, v_SHD: torch.Tensor):
@@ -47,6 +49,27 @@ def test_half_types_are_merged_in_float32():
     out, lse = merge(half, torch.zeros(1, 1), half + 2**-7, torch.zeros(1, 1))
     assert out.dtype == lse.dtype == torch.float32
     assert out.item() == 1.00390625
+
+
+@pytest.mark.parametrize("lse", [1e5, -1e5, 0.3])
+def test_weights_add_up_to_one_however_large_scores_are(lse):
+    out, level = torch.ones(1, 1, 1), torch.full((1, 1), lse)
+    merged, _ = merge(out, level, out, level - 0.7)
+    assert abs(merged.item() - 1) <= 2**-23
+
+
+@given(st.sets(st.integers(0, 9)))
+def test_a_part_is_merged_into_its_rows_alone(held):
+    rows = RowMap(np.array(sorted(held), np.int64))
+    generator = torch.Generator().manual_seed(len(held))
+    out, lse = (torch.randn(10, *shape, generator=generator) for shape in ((2, 3), (2,)))
+    part, part_lse = torch.randn(10, 2, 3, generator=generator), torch.zeros(2, 10)
+    right, right_lse = merge(out, lse.T, part, part_lse)
+    got, got_lse, index = out.clone(), lse.clone(), torch.from_numpy(rows.index)
+    merge_rows(got, got_lse, rows, part[index], part_lse[:, index])
+    for i in range(10):
+        assert torch.equal(got[i], right[i] if i in held else out[i])
+        assert torch.equal(got_lse[i], right_lse[:, i] if i in held else lse[i])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
