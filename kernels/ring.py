@@ -21,9 +21,10 @@ from torch import Tensor
 from hydraplan.errors import InputError
 from hydraplan.kernels.attention import AttentionKernel
 from hydraplan.kernels.exchange import Neighbours, post, wait
-from hydraplan.kernels.merge import accumulator_dtype, merge
+from hydraplan.kernels.glue import choose_glue
+from hydraplan.kernels.merge import accumulator_dtype
 from hydraplan.kernels.packing import RingStep
-from hydraplan.kernels.rows import add, put, take
+from hydraplan.kernels.rows import add, take
 
 FORWARD_KV, BACKWARD_KV, BACKWARD_GRADIENT, INNER = 0, 1, 2, 3
 """What a message carries."""
@@ -74,6 +75,7 @@ def ring_forward(
         return kernel.forward(q_NHD, k_NGD, v_NGD, steps[0].cu_q, steps[0].cu_k, True, scale)
     assert lanes is not None
     kv_S2GD = torch.stack((k_NGD, v_NGD), dim=1)
+    merge_rows = choose_glue(q_NHD.device, q_NHD.dtype).merge_rows
     out_NHD = torch.zeros_like(q_NHD, dtype=accumulator_dtype(q_NHD.dtype))
     lse_NH = out_NHD.new_full(q_NHD.shape[:2], -torch.inf)
     for hop, step in enumerate(steps):
@@ -83,10 +85,7 @@ def ring_forward(
             part_THD, part_HT = kernel.forward(
                 take(q_NHD, step.q_rows), k_SGD, v_SGD, step.cu_q, step.cu_k, step.causal, scale
             )
-            before_THD, before_HT = take(out_NHD, step.q_rows), take(lse_NH, step.q_rows).T
-            merged_THD, merged_HT = merge(before_THD, before_HT, part_THD, part_HT)
-            put(out_NHD, step.q_rows, merged_THD)
-            put(lse_NH, step.q_rows, merged_HT.T)
+            merge_rows(out_NHD, lse_NH, step.q_rows, part_THD, part_HT)
         wait(works)
         kv_S2GD = coming
     return out_NHD.to(q_NHD.dtype), lse_NH.T
@@ -118,19 +117,19 @@ def ring_backward(
     gradient_works: list[dist.Work] = []
     for hop, step in enumerate(steps):
         coming, works = _next_keys(kv_S2GD, steps, hop, BACKWARD_KV, lanes)
-        share_S2GD = torch.zeros_like(kv_S2GD, dtype=wide)
+        shares: list[Tensor] = []
         if len(step.cu_q) > 1:
             k_SGD, v_SGD = take(kv_S2GD, step.k_rows).unbind(1)
-            dq_THD, dk_SGD, dv_SGD = kernel.backward(
+            dq_THD, *shares = kernel.backward(
                 *(take(x, step.q_rows) for x in (dout_NHD, q_NHD)),
                 *(k_SGD, v_SGD),
                 *(take(out_NHD, step.q_rows), take(lse_HN.T, step.q_rows).T),
                 *(step.cu_q, step.cu_k, step.causal, scale),
             )
             add(dq_NHD, step.q_rows, dq_THD)
-            put(share_S2GD, step.k_rows, torch.stack((dk_SGD, dv_SGD), dim=1).to(wide))
         wait(gradient_works)
-        dkv_S2GD += share_S2GD
+        for sum_SGD, share_SGD in zip(dkv_S2GD.unbind(1), shares, strict=False):
+            add(sum_SGD, step.k_rows, share_SGD)
         leaving, rows = dkv_S2GD, steps[(hop + 1) % len(steps)].shard_rows
         dkv_S2GD = leaving.new_empty((rows, *leaving.shape[1:]))
         message = tag(BACKWARD_GRADIENT, lanes.order, hop)

@@ -20,7 +20,7 @@ def take(x: Tensor, rows: RowMap | None) -> Tensor:
     if rows is None:
         return x
     run = rows.run
-    return x[run] if run else x.index_select(0, _index(rows, x.device))
+    return x[run] if run else x.index_select(0, index_on(rows, x.device))
 
 
 def put(x: Tensor, rows: RowMap | None, value: Tensor) -> None:
@@ -29,7 +29,7 @@ def put(x: Tensor, rows: RowMap | None, value: Tensor) -> None:
     if run:
         x[run] = value
     else:
-        x.index_copy_(0, _index(rows, x.device), value)
+        x.index_copy_(0, index_on(rows, x.device), value)
 
 
 def add(x: Tensor, rows: RowMap | None, value: Tensor) -> None:
@@ -38,17 +38,18 @@ def add(x: Tensor, rows: RowMap | None, value: Tensor) -> None:
     if run:
         x[run] += value
     else:
-        x.index_add_(0, _index(rows, x.device), value.to(x.dtype))
+        x.index_add_(0, index_on(rows, x.device), value.to(x.dtype))
 
 
 def permute(x: Tensor, order: RowMap | None) -> Tensor:
     """All rows of `x` in another order."""
-    return x if order is None else x.index_select(0, _index(order, x.device))
+    return x if order is None else x.index_select(0, index_on(order, x.device))
 
 
-def _index(rows: RowMap | None, device: torch.device) -> Tensor:
+def index_on(rows: RowMap | None, device: torch.device) -> Tensor:
+    """The rows of a map on a device, side by side in memory; the same tensor at every use."""
     assert rows is not None
     index = _ON_DEVICE.get(rows)
     if index is None or index.device != device:
-        _ON_DEVICE[rows] = index = torch.from_numpy(rows.index).to(device)
+        _ON_DEVICE[rows] = index = torch.from_numpy(rows.index).contiguous().to(device)
     return index

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from hydraplan.heads import Heads
 from hydraplan.kernels.exchange import Peers, all_to_all
-from hydraplan.kernels.head_columns import gather_heads, head_counts, scatter_heads
+from hydraplan.kernels.glue import choose_glue
+from hydraplan.kernels.head_columns import head_counts
 
 
 def rows_to_heads(
@@ -35,7 +36,8 @@ def rows_to_heads(
     rows, _, width = parts_THD[0].shape
     counts = head_counts(heads)
     own = counts[peers.own]
-    send = gather_heads(parts_THD, heads)
+    glue = choose_glue(parts_THD[0].device, parts_THD[0].dtype)
+    send = glue.gather_heads(parts_THD, heads)
     received = send.new_empty((sum(peer_rows), own, width))
     there, back = [rows * n * width for n in counts], [n * own * width for n in peer_rows]
     all_to_all(received.view(-1), send, back, there, peers)
@@ -60,4 +62,5 @@ def heads_to_rows(
     there, back = [n * own * width for n in peer_rows], [rows * n * width for n in counts]
     received = send.new_empty(sum(back))
     all_to_all(received, send, back, there, peers)
-    return scatter_heads(received, rows, width, heads, num_heads)
+    glue = choose_glue(send.device, send.dtype)
+    return glue.scatter_heads(received, rows, width, heads, num_heads)

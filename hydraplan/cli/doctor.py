@@ -103,6 +103,7 @@ def _torch() -> Iterator[Finding]:
 def _kernels() -> Iterator[Finding]:
     """The attention kernel that auto takes on each kind of device, and why not each other."""
     from hydraplan.kernels.attention import auto_choices, kernel_report
+    from hydraplan.kernels.glue import glue_report
 
     choices = auto_choices()
     for device, dtype, name in choices:
@@ -114,6 +115,9 @@ def _kernels() -> Iterator[Finding]:
         if works and name not in taken:
             reason = UNTAKEN.get(name, "tried")
         yield Finding(f"kernel {name}", "ok" if works else "absent", reason or "tried", "attention")
+    name, works, reason = glue_report()
+    detail = reason or "tried"
+    yield Finding(f"kernel {name}", "ok" if works else "absent", detail, "merge, head moves on GPU")
 
 
 def _machine() -> Iterator[Finding]:
