@@ -23,6 +23,7 @@ from hydraplan.executor.stage import build_stage
 from hydraplan.executor.step import Worker, run_batch
 from hydraplan.files.runfile import RunHeader
 from hydraplan.kernels.attention import choose_kernel
+from hydraplan.kernels.glue import choose_glue
 from hydraplan.kernels.packing import rank_layout
 from hydraplan.model import BatchPlan
 
@@ -51,6 +52,7 @@ def set_up(
         weights_bytes = sum(weight.nbytes for weight in stage.weights.values())
         check_device_memory(weights_bytes, world.ranks, torch.cuda.mem_get_info(device)[0])
     kernel = choose_kernel(device, compute)
+    choose_glue(device, compute)  # tried here, so that no op of the first step waits for it
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
     is_one_host = local_size == os.environ.get("WORLD_SIZE")
     checked = job.digest if job.settings.debug_messages else None

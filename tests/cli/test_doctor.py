@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hydraplan.cli.app import run
+from hydraplan.kernels import glue
 
 
 @pytest.fixture
@@ -37,6 +38,14 @@ def test_this_machine_can_plan_and_open_gloo(capsys):
         assert found[part]["state"] == "ok", found[part]
     assert any(part.startswith("kernel ") for part in found)
     assert {"cores", "memory", "open files", "CUDA"} < set(found)
+
+
+def test_what_merges_and_moves_heads_is_said_with_its_reason(capsys, monkeypatch):
+    monkeypatch.setattr(glue, "glue_report", lambda: ("triton", False, "gathered heads are wrong"))
+    assert run(["doctor", "--json"]) == 0
+    _, found = findings(capsys)
+    assert found["kernel triton"]["state"] == "absent"
+    assert found["kernel triton"]["detail"] == "gathered heads are wrong"
 
 
 def test_what_needs_cp_sat_is_named(capsys):
