@@ -46,12 +46,14 @@ class Layer(NamedTuple):
     mlp_norm: Tensor
 
 
-def linear_points(model: ModelShape, device: torch.device) -> list[Point]:
+def linear_points(
+    model: ModelShape, device: torch.device, row_counts: Sequence[int] = ROWS
+) -> list[Point]:
     """One point a row count, all on the same weights."""
     generator = torch.Generator(device).manual_seed(SEED)
     layer = _make_layer(model, device, generator)
     gradients = [torch.zeros_like(weight) for weight in layer[:7]]
-    return [_point(model, device, generator, layer, gradients, rows) for rows in ROWS]
+    return [_point(model, device, generator, layer, gradients, rows) for rows in row_counts]
 
 
 def layer_forward(

@@ -67,7 +67,7 @@ def reported(
     about = {
         "schema_version": 1,
         "command": " ".join(["python", *map(str, sys.argv)]),
-        "commit": _commit(),
+        "commit": commit(),
         "times": "simulated, noise-free, analytic profile of h100-sxm; CPU seconds are real",
     }
     if path is not None:
@@ -100,12 +100,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _commit() -> str:
-    """Short commit of the planner that ran, with a plus where tracked files differ from it."""
+def commit() -> str:
+    """Short commit of the planner that ran, with a plus where tracked files differ from it.
+
+    Empty where it does not lie in a repository, or git is not here.
+    """
     here = Path(hydraplan.__file__).resolve().parent
 
     def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True)
+        try:
+            done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True)
+        except FileNotFoundError:
+            return ""
         return done.stdout.strip()
 
     return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "-s", "-uno") else "")
