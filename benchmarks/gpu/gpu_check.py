@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -76,16 +77,14 @@ def main(words: Sequence[str] | None = None) -> int:
 def parts_of(scale: Scale, folder: Path) -> list[Part]:
     """All parts in order, with their shares of the budget."""
     profile = folder / PROFILE
-    return [
-        Part(name, scale.shares_s[share], run)
-        for name, share, run in (
-            (kernel_ratios.PART, "kernels", lambda left: kernel_ratios.kernel_rows(scale, left)),
-            (own_profile.PART, "profile", lambda left: own_profile.profile_rows(scale, profile, left)),
-            (plan_slots.PART, "slots", lambda left: plan_slots.slot_rows(scale, profile, folder, left)),
-            (rates.PART, "rates", lambda left: rates.rate_rows(scale, left)),
-            (small_run.PART, "run", lambda left: small_run.small_run_rows(scale, folder, left)),
-        )
-    ]
+    parts = (
+        (kernel_ratios.PART, "kernels", partial(kernel_ratios.kernel_rows, scale)),
+        (own_profile.PART, "profile", partial(own_profile.profile_rows, scale, profile)),
+        (plan_slots.PART, "slots", partial(plan_slots.slot_rows, scale, profile, folder)),
+        (rates.PART, "rates", partial(rates.rate_rows, scale)),
+        (small_run.PART, "run", partial(small_run.small_run_rows, scale, folder)),
+    )
+    return [Part(name, scale.shares_s[share], run) for name, share, run in parts]
 
 
 def about(scale: Scale, quick: bool) -> dict[str, object]:
