@@ -6,7 +6,8 @@ up to 256, compute capability 8.0 and above (its readme names Ampere, Ada and Ho
 makes code for Blackwell too).
 
 Never run on a GPU: written from the Python and C++ source of flash-attn 2.8.3, tested against a
-stand-in with its signatures. `attention` compares it with the reference kernel before it is
+stand-in with its signatures. The genuine Python part took these calls once, with our reference
+in the place of its compiled part. `attention` compares it with the reference kernel before it is
 used.
 """
 
@@ -94,9 +95,7 @@ def backward(
         tuple(cu_q), tuple(cu_k), q_THD.device
     )
     q_THD, k_SGD, v_SGD = (side_by_side(x) for x in (q_THD, k_SGD, v_SGD))
-    dq, dk, dv = (
-        torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q_THD, k_SGD, v_SGD)
-    )
+    dq, dk, dv = (torch.empty_like(x) for x in (q_THD, k_SGD, v_SGD))
     _interface()._flash_attn_varlen_backward(
         side_by_side(dout_THD),
         *(q_THD, k_SGD, v_SGD, side_by_side(out_THD), lse_HT.contiguous(), dq, dk, dv),

@@ -7,8 +7,9 @@ older is taken. head_dim is a multiple of 8 up to 256 on 9.x and up to 128 on th
 256 on 10.x and 11.x; that 12.x takes no more than 128 is our caution, for its shared memory.
 
 Never run on a GPU: written from the source of flash-attn-4 4.0.0b36, a pre-release whose private
-functions may change, and tested against a stand-in with its signatures. `attention` compares it
-with the reference kernel before it is used.
+functions may change, and tested against a stand-in with its signatures. The genuine package took
+these calls once on tensors without numbers, and compiled their kernels for 9.0, 10.0, 11.0 and 12.0
+without a device. `attention` compares it with the reference kernel before it is used.
 """
 
 from collections.abc import Sequence
