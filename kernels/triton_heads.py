@@ -117,6 +117,7 @@ def _hashable(heads: Sequence[Sequence[Heads]]) -> HeldHeads:
     return tuple(tuple(map(tuple, held)) for held in heads)
 
 
+# Rows differ from batch to batch and must not make another kernel, which costs a compilation.
 @triton.jit(do_not_specialize=["rows"])
 def _gather(
     flat: tl.tensor,

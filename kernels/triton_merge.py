@@ -56,7 +56,8 @@ def merge_rows(
         )
 
 
-@triton.jit(do_not_specialize=["count"])
+# What differs from batch to batch must not make another kernel, which costs a compilation.
+@triton.jit(do_not_specialize=["count", "part_lse_head"])
 def _merge(
     out: tl.tensor,
     out_row: tl.tensor,
