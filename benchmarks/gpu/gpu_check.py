@@ -4,9 +4,10 @@
     scripts/gpu_check --device cpu --quick        # a dry run of the code, tiny sizes
 
 Parts, in order: attention kernels in bfloat16 by the ratio test; a profile of the device; slots of
-a plan for 2,048 GPUs replayed one by one against their prediction; FLOP rates; a
-one-process run of `execute` and `verify`. Each has its share of the budget; what there was no time
-for is named in the table. Exit code 0, 1 if any part failed, 2 for wrong options, 3 without CUDA.
+a plan for 2,048 GPUs replayed one by one against their prediction; FLOP rates; Triton's kernels
+against torch's ops; a one-process run of `execute` and `verify`. Each has its share of the budget;
+what there was no time for is named in the table. Exit code 0, 1 if any part failed, 2 for wrong
+options, 3 without CUDA.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / name) for name in ("planner", "prediction")]
 
+import glue_rates  # noqa: E402
 import kernel_ratios  # noqa: E402
 import own_profile  # noqa: E402
 import plan_slots  # noqa: E402
@@ -82,6 +84,7 @@ def parts_of(scale: Scale, folder: Path) -> list[Part]:
         (own_profile.PART, "profile", partial(own_profile.profile_rows, scale, profile)),
         (plan_slots.PART, "slots", partial(plan_slots.slot_rows, scale, profile, folder)),
         (rates.PART, "rates", partial(rates.rate_rows, scale)),
+        (glue_rates.PART, "glue", partial(glue_rates.glue_rows, scale)),
         (small_run.PART, "run", partial(small_run.small_run_rows, scale, folder)),
     )
     return [Part(name, scale.shares_s[share], run) for name, share, run in parts]

@@ -75,13 +75,13 @@ class Scale(NamedTuple):
 
 
 FULL_SHARES_S = {
-    "kernels": 50.0, "profile": 75.0, "slots": 170.0, "rates": 35.0, "run": 90.0,
+    "kernels": 50.0, "profile": 75.0, "slots": 170.0, "rates": 30.0, "glue": 25.0, "run": 90.0,
 }  # fmt: skip
 """Seconds of 450, which leaves 30 of 8 minutes for imports. The first plan on a machine compiles
 the planner's loops, up to a minute of `slots`."""
 
 QUICK_SHARES_S = {
-    "kernels": 20.0, "profile": 10.0, "slots": 120.0, "rates": 10.0, "run": 130.0,
+    "kernels": 20.0, "profile": 10.0, "slots": 120.0, "rates": 10.0, "glue": 10.0, "run": 130.0,
 }  # fmt: skip
 """Enough on a busy machine of two cores."""
 
