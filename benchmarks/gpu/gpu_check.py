@@ -16,12 +16,15 @@ import math
 import re
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
+BEGAN_S = time.monotonic()  # imports count
+
+import torch  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / name) for name in ("planner", "prediction")]
@@ -65,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
     with TemporaryDirectory(prefix="hydraplan-") as name:
         made = Path(name)
         parts = parts_of(scale, made)
-        rows = run_parts(parts, Left.of(scale.budget_s), progress)
+        rows = run_parts(parts, Left(BEGAN_S + scale.budget_s), progress)
         text = table_of(scale, rows, args.quick).markdown()
         print(text, flush=True)
         if folder is not None:
