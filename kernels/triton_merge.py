@@ -57,7 +57,9 @@ def merge_rows(
 
 
 # What differs from batch to batch must not make another kernel, which costs a compilation.
-@triton.jit(do_not_specialize=["count", "part_lse_head"])
+@triton.jit(
+    do_not_specialize=["count", "part_lse_head"], do_not_specialize_on_alignment=["lse", "part_lse"]
+)
 def _merge(
     out: tl.tensor,
     out_row: tl.tensor,
