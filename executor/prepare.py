@@ -76,6 +76,11 @@ class Job:
         return self.settings.device or "cpu"
 
     @property
+    def attention(self) -> str:
+        """Name of the attention kernel."""
+        return self.settings.attention or "auto"
+
+    @property
     def transport(self) -> TransportName:
         """How messages between stages are told apart."""
         return self.settings.transport or TRANSPORTS[self.device]

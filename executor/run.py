@@ -112,6 +112,7 @@ def execute(
         seed=taken(settings.seed, before, "seed", 0),
         dtype=taken(settings.dtype, before, "dtype", None),
         device=taken(settings.device, before, "device", None),
+        attention=taken(settings.attention, before, "attention", None),
         recompute=taken(settings.recompute, same_plan, "recompute", None),
     )
     steps = taken(steps, same_plan, "steps", num_batches)
@@ -135,6 +136,7 @@ def execute(
         learning_rate=learning_rate,
         clip_grad=clip_grad,
         recompute=job.recompute,
+        attention=job.attention,
         data=job.data,
         checkpoint_every=checkpoint_every,
     )

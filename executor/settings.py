@@ -23,7 +23,8 @@ class Settings:
     """What is asked of a run.
 
     `data`: `.idx` or `.bin` of a Megatron dataset; None generates ids from the seed. `dtype` of the
-    activations, `recompute`: what B makes again; None for the plan's. `timeout_s`: longest wait of
+    activations, `recompute`: what B makes again; None for the plan's. `attention`: name of the
+    kernel (`hydraplan.kernels.attention`), None for "auto". `timeout_s`: longest wait of
     a worker for another. `transport`: how messages between stages are told apart
     (`hydraplan.executor.transport`), None for what the device can. `debug_messages`: each is
     checked by a header before it. `ring_hops`: whether one call posts both messages of a hop.
@@ -34,6 +35,7 @@ class Settings:
     dtype: DType | None = None
     recompute: Recompute | None = None
     device: DeviceName | None = None
+    attention: str | None = None
     timeout_s: float = 120.0
     transport: TransportName | None = None
     debug_messages: bool = False

@@ -51,7 +51,7 @@ def set_up(
     if device.type == "cuda":
         weights_bytes = sum(weight.nbytes for weight in stage.weights.values())
         check_device_memory(weights_bytes, world.ranks, torch.cuda.mem_get_info(device)[0])
-    kernel = choose_kernel(device, compute)
+    kernel = choose_kernel(device, compute, job.attention)
     choose_glue(device, compute)  # tried here, so that no op of the first step waits for it
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
     is_one_host = local_size == os.environ.get("WORLD_SIZE")
@@ -82,6 +82,7 @@ def _asked(job: Job, header: RunHeader | None, start: Start | None) -> dict[str,
         "recompute": job.recompute,
         "data": job.data,
         "device": job.device,
+        "attention": job.attention,
         "timeout": job.settings.timeout_s,
         "transport": (job.transport, job.settings.debug_messages, job.settings.ring_hops),
     }

@@ -15,7 +15,10 @@ from hydraplan.kernels import cpu, cuda, flash2, flash4, reference
 from hydraplan.kernels.guarded import AttentionKernel, guarded
 from hydraplan.kernels.probe import TOLERANCE, probe
 
-__all__ = ["AttentionKernel", "auto_choices", "choose_kernel", "kernel_report"]
+__all__ = [
+    "KERNELS", "NAMES", "AttentionKernel", "auto_choices", "choose_kernel", "kernel_report",
+    "why_not",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 

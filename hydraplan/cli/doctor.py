@@ -28,8 +28,8 @@ OTHERS = {
 }
 UNTAKEN = {
     "reference": "tried; slow, so auto takes it only where no other serves",
-    "flash2": "tried; auto takes torch's own; by name: profile --attention flash2",
-    "flash4": "tried; auto takes torch's own; by name: profile --attention flash4",
+    "flash2": "tried; auto takes torch's own; by name: --attention flash2",
+    "flash4": "tried; auto takes torch's own; by name: --attention flash4",
 }
 """Why auto leaves a kernel that works."""
 

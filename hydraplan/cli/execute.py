@@ -8,10 +8,9 @@ import typer
 from hydraplan.cli import options as o
 
 REAL_ONLY = (
-    "--data", "--device", "--learning-rate", "--clip-grad", "--dtype", "--recompute", "--resume",
-    "--checkpoint-every", "--keep-checkpoints", "--max-restarts", "--timeout", "--transport",
-    "--debug-messages",
-    "--ring-hops",
+    "--data", "--device", "--attention", "--learning-rate", "--clip-grad", "--dtype", "--recompute",
+    "--resume", "--checkpoint-every", "--keep-checkpoints", "--max-restarts", "--timeout",
+    "--transport", "--debug-messages", "--ring-hops",
 )  # fmt: skip
 TRIALS, MAX_TRIALS = 200, 100_000
 """Trials with noise if none are asked for, and at most; an interval at the most is 1/300 as wide as
@@ -90,6 +89,7 @@ def execute(
     seed: o.Seed = 0,
     data: Data = None,
     device: Device = None,
+    attention: o.Attention = None,
     learning_rate: Annotated[
         float | None, typer.Option("--learning-rate", min=0, help="Of AdamW.  [default: 3e-4]")
     ] = None,
@@ -186,6 +186,7 @@ def execute(
             dtype=dtype,
             recompute=recompute,
             device=device,
+            attention=attention,
             timeout_s=timeout,
             transport=transport,
             debug_messages=debug_messages,

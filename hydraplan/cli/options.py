@@ -36,6 +36,14 @@ Pipeline = Annotated[
         " its costs: zb-1p|2p, portfolio, exact (small), auto (fastest). Which: docs/schedules.md.",
     ),
 ]
+Attention = Annotated[
+    Literal["auto", "cpu", "cuda", "flash", "flash2", "flash4", "reference"] | None,
+    typer.Option(
+        "--attention",
+        help="Attention kernel: torch's own of the device (auto), or one by name; flash: the newest"
+        " flash-attn.  [default: auto]",
+    ),
+]
 LiveMicrobatches = Annotated[
     int | None,
     typer.Option(

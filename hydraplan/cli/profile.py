@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from hydraplan.cli import options as o
+
 DEFAULT_SECONDS = 60.0
 QUICK_SECONDS = 15.0
 
@@ -17,10 +19,7 @@ def profile(
         str | None,
         typer.Option(help="built-in cluster or TOML file; for analytic, and for links on cuda"),
     ] = None,
-    attention: Annotated[
-        str,
-        typer.Option(help="attention kernel: auto, cpu, cuda, flash, flash2, flash4, reference"),
-    ] = "auto",
+    attention: o.Attention = None,
     quick: Annotated[bool, typer.Option("--quick", help="spend 15 s instead of 60 s")] = False,
     seconds: Annotated[float | None, typer.Option(help="spend about this long")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
@@ -41,7 +40,7 @@ def profile(
         _require_torch(device)
     if device == "cpu" and cluster is not None:
         raise InputError("--cluster has no use with --device cpu", "its links are measured")
-    if device == "analytic" and attention != "auto":
+    if device == "analytic" and attention is not None:
         raise InputError("--attention has no use with --device analytic", "nothing is timed")
     if device != "cpu" and cluster is None:
         raise InputError(f"--device {device} needs --cluster", _known_clusters())
@@ -58,9 +57,9 @@ def profile(
         from hydraplan.profiler.profile import profile_cpu, profile_cuda
 
         if links is None:
-            header, rows = profile_cpu(shape, budget_s, _note, attention)
+            header, rows = profile_cpu(shape, budget_s, _note, attention or "auto")
         else:
-            header, rows = profile_cuda(shape, links, budget_s, _note, attention)
+            header, rows = profile_cuda(shape, links, budget_s, _note, attention or "auto")
     write_profile(output, header, rows)
     errors = component_errors(header.fit, rows)
     typer.echo(as_object(output, header, errors) if as_json else as_text(header, errors))

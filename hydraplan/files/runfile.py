@@ -88,7 +88,7 @@ class RunHeader(Config):
     """Footer of the files of a run. `data` is the file ids came from, or "generated".
 
     `clip_grad`: the largest gradient norm, 0 for no limit, None where nothing was trained.
-    `recompute`: what B made again.
+    `recompute`: what B made again. `attention`: the kernel that was asked for.
 
     `noise` and `trials`: what a simulated run was drawn from, and how often; its steps and ops are
     those of the first trial. `pool_barrier`: its lanes met in every F and B. `checkpoint_every`:
@@ -109,6 +109,7 @@ class RunHeader(Config):
     data: str
     clip_grad: float | None = None
     recompute: Recompute = "none"
+    attention: str = "auto"
     noise: str = "none"
     trials: PositiveInt = 1
     pool_barrier: bool = False

@@ -100,7 +100,7 @@ def test_the_kernel_that_auto_takes_is_named_and_why_not_each_other(capsys, monk
     assert seen == {
         "cpu": ("ok", "tried"),
         "cuda": ("ok", "tried"),
-        "flash2": ("ok", "tried; auto takes torch's own; by name: profile --attention flash2"),
+        "flash2": ("ok", "tried; auto takes torch's own; by name: --attention flash2"),
         "flash4": ("absent", "flash-attn-4 is not installed (extra fa4)"),
         "reference": ("ok", "tried; slow, so auto takes it only where no other serves"),
     }

@@ -19,6 +19,7 @@ from hydraplan.executor.settings import Settings
 from hydraplan.executor.worker import agree
 from hydraplan.files.lengths import digest, read_lengths
 from hydraplan.files.runfile import open_run, read_step_ops, read_timeline
+from hydraplan.kernels.attention import choose_kernel
 from hydraplan.metrics import planned_live_peaks, shares
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from tests.builders import Place
@@ -226,6 +227,34 @@ def test_verify_and_execute_make_again_what_they_are_told_to(plan, tmp_path, cap
     assert (header.dtype, header.recompute, header.clip_grad) == ("bfloat16", "full", 1.0)
 
 
+def test_the_attention_kernel_is_the_one_asked_for_and_stays_that_of_the_run(
+    plan, tmp_path, capfd, monkeypatch
+):
+    def noting(device, dtype, name="auto"):
+        (tmp_path / f"used-{name}").touch()
+        return choose_kernel(device, dtype, name)
+
+    monkeypatch.setattr("hydraplan.executor.worker.choose_kernel", noting)
+    assert command(["verify", str(plan), "--batch", "1", "--attention", "reference", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["within"] is True
+    run = ["execute", str(plan), "--json", "--steps"]
+    asked = ["--checkpoint-every", "1", "--attention", "reference", "-o", str(tmp_path / "x.run")]
+    assert command([*run, "1", *asked]) == 0
+    assert command([*run, "2", "--resume", str(tmp_path / "x.run")]) == 0
+    assert open_run(tmp_path / "x.run").header.attention == "reference"
+    assert [path.name for path in tmp_path.glob("used-*")] == ["used-reference"]
+    capfd.readouterr()
+    again = [*run, "3", "--attention", "cpu", "--resume", str(tmp_path / "x.run")]
+    assert command(again) == 2
+    assert "attention cpu is not that of run" in capfd.readouterr().err
+
+
+def test_an_attention_kernel_that_no_worker_can_use_ends_the_run_with_its_reason(plan, capfd):
+    assert command(["execute", str(plan), "--steps", "1", "--attention", "flash4"]) == 3
+    err = capfd.readouterr().err
+    assert "attention kernel flash4 cannot be used for torch.float32 on cpu: torch finds no" in err
+
+
 @pytest.mark.parametrize(("told", "does"), [(None, "selective"), ("none", "none")])
 def test_a_run_makes_again_what_its_plan_was_made_for_unless_told_otherwise(told, does, tmp_path):
     path = write_test_plan(tmp_path / "x.plan", BATCHES, pp=2, ranks=2, recompute="selective")
@@ -274,6 +303,7 @@ def test_workers_that_were_asked_for_different_runs_refuse_and_say_what_differs(
         ["--clip-grad", "1"],
         ["--dtype", "float32"],
         ["--recompute", "full"],
+        ["--attention", "cpu"],
         ["--timeout", "9"],
         ["--transport", "ordered"],
         ["--debug-messages"],
