@@ -68,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
     with TemporaryDirectory(prefix="hydraplan-") as name:
         made = Path(name)
         parts = parts_of(scale, made)
-        rows = run_parts(parts, Left(BEGAN_S + scale.budget_s), progress)
+        rows = run_parts(parts, Left(BEGAN_S + scale.budget_s), part_done)
         text = table_of(scale, rows, args.quick).markdown()
         print(text, flush=True)
         if folder is not None:
@@ -77,6 +77,13 @@ def main(words: Sequence[str] | None = None) -> int:
             if args.out and (made / PROFILE).exists():
                 shutil.copy(made / PROFILE, args.out)
     return int(is_failed(rows))
+
+
+def part_done(text: str) -> None:
+    """Tell it, and give back the memory that torch holds on: another process may need it next."""
+    progress(text)
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def parts_of(scale: Scale, folder: Path) -> list[Part]:
