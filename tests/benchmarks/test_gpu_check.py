@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from importlib import resources
 
 import pytest
@@ -53,6 +54,26 @@ def test_without_cuda_the_exit_code_is_3_and_the_hint_names_the_dry_run(check, c
 def test_full_sizes_on_a_cpu_are_refused(check, capsys):
     assert check.main(["--device", "cpu"]) == 2
     assert "hint: add --quick" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verdict", ["ok", "no"])
+def test_a_row_that_says_no_makes_the_exit_code_1_and_all_is_written_in_either_case(
+    check, row, tmp_path, monkeypatch, capsys, verdict
+):
+    budget = gpu_script(monkeypatch, "budget")
+
+    def run(left):
+        assert 0 < left.seconds() <= 40
+        yield row("made up", "figure", 2.5, "x", verdict)
+
+    monkeypatch.setattr(check, "parts_of", lambda scale, folder: [budget.Part("made up", 40, run)])
+    monkeypatch.setattr(check, "BEGAN_S", time.monotonic() - 260)
+    monkeypatch.setattr(check.measure, "cpu_timer", check.measure.cpu_timer)  # it is replaced
+    words = ["--device", "cpu", "--quick", "--out", str(tmp_path)]
+    assert check.main(words) == (verdict == "no")
+    assert f"| made up | figure | 2.5 | x | {verdict} |  |" in capsys.readouterr().out
+    kept = json.loads((tmp_path / "dry-run-cpu.json").read_text())
+    assert (kept["failed"], kept["parts"]) == (verdict == "no", ["made up"])
 
 
 def test_a_table_has_every_row_and_says_that_a_dry_run_is_none_of_a_gpu(check, scale, row):
