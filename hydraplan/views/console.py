@@ -2,12 +2,13 @@
 
 stdout carries data: one JSON object under `--json`, else text and tables. Notes and progress
 go to stderr, progress only where that is a terminal. Everything reads without colour and at
-80 columns; rich itself honours NO_COLOR, FORCE_COLOR and COLUMNS. Knows nothing of plans.
+80 columns; rich itself honours NO_COLOR and FORCE_COLOR. Knows nothing of plans.
 """
 
 import json
 import math
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,12 @@ GAP, NARROW_GAP = 3, 2
 
 PIPE_WIDTH, LEAST_CELLS = 80, 24
 """Columns of a chart where there is no terminal; cells of its lines at the least."""
+
+WIDEST = 10_000
+"""Columns of anything at the most, whatever COLUMNS says."""
+
+LINES = 24
+"""Lines that rich is told of; nothing we print depends on them."""
 
 LEAST_TEXT_WIDTH = 8
 """A column of text is not folded below this."""
@@ -60,9 +67,21 @@ def cells(names_width: int) -> int:
 
 
 def _width(otherwise: int) -> int:
-    """Columns of the terminal, or COLUMNS where it is set; `otherwise` in a file or a pipe."""
-    is_bounded = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console().width if is_bounded else otherwise
+    """Columns of the terminal, or those in COLUMNS; `otherwise` in a file or a pipe.
+
+    COLUMNS that is no whole number from 1 on says nothing, as in shells.
+    """
+    text = os.environ.get("COLUMNS", "").lstrip("0")
+    if text.isascii() and text.isdigit():
+        return min(int(text[: len(str(WIDEST)) + 1]), WIDEST)
+    if not sys.stdout.isatty():
+        return otherwise
+    return min(shutil.get_terminal_size((PIPE_WIDTH, 0)).columns, WIDEST)
+
+
+def _rich(*, stderr: bool = False, highlight: bool = True) -> Console:
+    """A console of rich that is told its size, so that it does not read COLUMNS in its own way."""
+    return Console(stderr=stderr, highlight=highlight, width=_width(PIPE_WIDTH), height=LINES)
 
 
 def draw(lines: Iterable[str]) -> None:
@@ -73,7 +92,7 @@ def draw(lines: Iterable[str]) -> None:
 
 def paint(lines: Iterable[Text]) -> None:
     """Print lines of our own whose columns have their places, in colour where stdout takes it."""
-    console = Console(highlight=False)
+    console = _rich(highlight=False)
     for line in lines:
         console.print(line, soft_wrap=True)
 
@@ -102,7 +121,7 @@ def print_table(
     stacked = [name.split() if n else [name] for name, n in zip(columns, numeric, strict=True)]
     for heads, gap in ((whole, GAP), (stacked, GAP), (stacked, NARROW_GAP)):
         widths = [max(map(cell_len, [*h, *t])) for h, t in zip(heads, texts, strict=True)]
-        room = Console().width - gap * (len(columns) - 1)
+        room = _width(PIPE_WIDTH) - gap * (len(columns) - 1)
         if sum(widths) <= room:
             break
     widths = _narrowed(widths, numeric, room)
@@ -158,7 +177,7 @@ def progress(text: str, total: float | None = None) -> Iterator[Callable[[float]
     if not sys.stderr.isatty():
         yield lambda step: None
         return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=_rich(stderr=True), transient=True) as bar:
         task = bar.add_task(text, total=total)
         yield lambda step: bar.advance(task, step)
 

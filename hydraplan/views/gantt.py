@@ -8,6 +8,7 @@ op, which its line tells as well.
 
 from collections.abc import Sequence
 from itertools import groupby
+from textwrap import wrap
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +45,8 @@ def gantt(
 ) -> list[Text]:
     """Lines of the chart, a time axis below them.
 
-    First lines say what is not drawn: stages beyond `MOST_STAGES`, ops that fall between two
-    middles.
+    First lines, no wider than the chart, say what is not drawn: stages beyond `MOST_STAGES`, ops
+    that fall between two middles.
 
     Args:
         schedule: Op order of every stage.
@@ -59,20 +60,19 @@ def gantt(
     drawn = np.linspace(0, len(schedule) - 1, min(len(schedule), MOST_STAGES)).round().astype(int)
     starts, ends = (np.concatenate([of[s] for s in drawn]) for of in (start_s, end_s))
     unseen = np.searchsorted(middles, starts) == np.searchsorted(middles, ends)
-    lines = []
+    left_out = []
     if len(drawn) < len(schedule):
-        lines.append(
-            Text(f"drawn are {len(drawn)} of {len(schedule)} stages, from the first to the last")
+        left_out.append(
+            f"drawn are {len(drawn)} of {len(schedule)} stages, from the first to the last"
         )
     if unseen.any():
-        lines.append(
-            Text(
-                f"1 column = {end / width:.3g}{unit}, drawn is its middle: {unseen.sum()} of"
-                f" {len(unseen)} shorter ops are not"
-            )
+        left_out.append(
+            f"1 column = {end / width:.3g}{unit}, drawn is its middle: {unseen.sum()} of"
+            f" {len(unseen)} shorter ops are not"
         )
     kinds = _kinds(schedule)
     margin = max(3, len(str(len(schedule) - 1)))
+    lines = [Text(line) for text in left_out for line in wrap(text, margin + 3 + width)]
     for stage in drawn.tolist():
         cells: dict[str, NDArray[np.str_]] = {kind: np.full(width, IDLE) for kind in kinds}
         for op, start, stop in zip(schedule[stage], start_s[stage], end_s[stage], strict=True):

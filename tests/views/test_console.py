@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.text import Text
 
 from hydraplan.views import console
 
@@ -103,6 +104,24 @@ def test_a_sentence_in_a_pipe_stays_on_its_line(capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     console.emit("word " * 40 + "end")
     assert capsys.readouterr().out == "word " * 40 + "end\n"
+
+
+@pytest.mark.parametrize("said", ["0", "000", "-1", "abc", "", " ", "\N{SUPERSCRIPT TWO}", "1e2"])
+def test_columns_that_are_no_number_from_1_on_say_nothing(said, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", said)
+    assert console.cells(8) == 72
+    console.emit("word " * 40 + "end")
+    console.paint([Text("x" * 90)])
+    console.print_table(["a"], [["w" * 90]])
+    assert capsys.readouterr().out.splitlines() == [
+        "word " * 40 + "end", "x" * 90, "a", "-" * 80, "w" * 80, "w" * 10,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("said", ["10000", "010000", "10001", "999999999999", "9" * 5000])
+def test_no_chart_is_wider_than_ten_thousand_columns(said, monkeypatch):
+    monkeypatch.setenv("COLUMNS", said)
+    assert console.cells(8) == 9992
 
 
 def test_numbers_are_never_folded_even_where_they_are_too_wide(capsys, monkeypatch):

@@ -69,6 +69,17 @@ def test_the_chart_fits_eighty_columns_for_any_time(end):
     assert lines[-1].endswith(f"{end:.3g} s")
 
 
+def test_what_is_not_drawn_is_told_no_wider_than_the_chart():
+    schedule = tuple(tuple(Op("F", m) for m in range(100)) for _ in range(65))
+    times = np.arange(100.0), np.arange(1.0, 101.0)
+    lines = plain(schedule, *([one] * 65 for one in times), width=24)
+    assert " ".join(lines[:5]) == (
+        "drawn are 64 of 65 stages, from the first to the last 1 column = 4.17 s, drawn is its"
+        " middle: 4864 of 6400 shorter ops are not"
+    )
+    assert max(map(len, lines)) == 30
+
+
 def test_colour_tells_the_kind_and_its_absence_costs_nothing(capsys, monkeypatch):
     chart = one_after_the_other(Op("F", 0), Op("B", 0), Op("W", 0))
     lines = gantt(*chart, width=6)
