@@ -22,8 +22,12 @@ from hydraplan.files.pytorch_rows import Action, Row, check_rows
 from hydraplan.model import Op, Schedule
 from hydraplan.route import Route, RouteName, route
 
-MOST_BYTES = 1 << 26
-"""A larger file is no schedule."""
+MOST_BYTES = 1 << 24
+"""A larger file is no schedule: the longest legal one has 7 actions, of 6 to 17 characters, a
+microbatch and stage (`MAX_STAGE_MICROBATCHES`)."""
+
+MOST_CELLS = 1 << 20
+"""Cells that are looked at, a second or two; the longest legal file has half as many actions."""
 
 _NUMBER = r"(0|[1-9][0-9]{0,8})"
 _COMPUTE = re.compile(rf"{_NUMBER}([FIWB]){_NUMBER}")
@@ -57,7 +61,10 @@ def read_csv(path: Path) -> PyTorchSchedule:
 
 def parse(text: str, name: str) -> PyTorchSchedule:
     """The schedule in the text of a file; errors as `read_csv`, which name it `name`."""
-    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n")
+    if (count := 1 + text.count(",") + text.count("\n")) > MOST_CELLS:
+        raise InputError(f"{name} has {count:,} cells, beyond {MOST_CELLS:,}", "is it a schedule?")
+    lines = text.split("\n")
     rows = []
     for number, line in enumerate(lines, 1):
         cells = [
@@ -131,7 +138,7 @@ def _text(path: Path) -> str:
         raise InputError(f"{path} is not a file", "check the path")
     if path.stat().st_size > MOST_BYTES:
         raise InputError(
-            f"{path} has {path.stat().st_size} bytes, beyond {MOST_BYTES}", "is it a schedule?"
+            f"{path} has {path.stat().st_size:,} bytes, beyond {MOST_BYTES:,}", "is it a schedule?"
         )
     raw = path.read_bytes()
     if not raw:

@@ -193,6 +193,18 @@ def test_files_that_are_no_text_are_refused(tmp_path: Path):
     path.write_bytes(b"0F0,0B0\n1F0,\xff1B0\n")
     with pytest.raises(InputError, match="row 2, column 2: byte 0xff is not UTF-8"):
         read_csv(path)
+    with path.open("wb") as file:
+        file.truncate((1 << 24) + 1)
+    with pytest.raises(InputError, match=r"has 16,777,217 bytes, beyond 16,777,216"):
+        read_csv(path)
+
+
+def test_a_file_of_more_cells_than_any_schedule_has_is_refused_before_they_are_looked_at():
+    assert parse("0F0,0B0" + "," * 1000, "x.csv").num_microbatches == 1
+    with pytest.raises(InputError, match=r"^x\.csv has 1,048,577 cells, beyond 1,048,576$"):
+        parse("0F0,0B0" + "," * ((1 << 20) - 1), "x.csv")
+    with pytest.raises(InputError, match=r"^x\.csv has 1,048,577 cells"):
+        parse("0F0,0B0\n" * (1 << 19) + "0F0", "x.csv")
 
 
 def legal_order(seed: int, name: RouteName, stages: int, chunks: int, count: int) -> Schedule:
