@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from hydraplan.planner.pipeline.memory import Memory
     from hydraplan.planner.pipeline.schedules import Layout
 
-MAX_TIME = 1e12
-"""Largest time that is taken; sums over all ops stay far from what floats can hold."""
+MIN_WORK, MAX_TIME = 1e-12, 1e12
+"""Least time of a whole microbatch on a stage, and largest of anything; shares of the one and sums
+of the other stay far from what floats can hold."""
 
 MAX_WEIGHED = 1 << 25
 """Most of stages x chunks x microbatches x (300 + stages) that is list-scheduled under every rule:
@@ -175,6 +176,11 @@ def _check_numbers(times: "StageTimes", memory_limit: float | None, frees: float
             raise InputError(f"--{name} {value} is not a number from 0 to {MAX_TIME:g}")
     if not sum(times[:3]) > 0:
         raise InputError("--forward, --backward and --weight are all 0", "give one a time above 0")
+    if not sum(times[:3]) >= MIN_WORK:
+        raise InputError(
+            f"--forward, --backward and --weight are {sum(times[:3])} together, below {MIN_WORK:g}",
+            "give times in a smaller unit",
+        )
     if not times.joined > 0:
         raise InputError("--joined 0 leaves a forward and a backward no time", "1 is their sum")
     if memory_limit is not None and not 0 < memory_limit <= MAX_TIME:

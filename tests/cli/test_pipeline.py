@@ -91,7 +91,7 @@ def test_times_that_are_zero_or_huge_give_finite_figures(capsys):
         ["--weight", "0"],
         ["--forward", "0", "--backward", "0"],
         ["--forward", "1e12", "--backward", "1e-300", "--weight", "0", "--comm", "1e12"],
-        ["--forward", "5e-324", "--backward", "0", "--weight", "0"],
+        ["--forward", "1e-12", "--backward", "0", "--weight", "0"],
     ):
         args = ["--schedule", "zb-h2", "--pp", "3", "--microbatches", "4", *times]
         told = json.loads(asked(capsys, *args, "--json"))
@@ -113,6 +113,14 @@ SIZE = ("--schedule", "1f1b", "--pp", "4", "--microbatches", "8")
         ((*SIZE, "--joined", "0"), "--joined 0 leaves"),
         ((*SIZE, "--joined", "2"), "--joined 2: 1f1b joins no ops"),
         ((*SIZE, "--forward", "0", "--backward", "0", "--weight", "0"), "are all 0"),
+        *(
+            (
+                ("--schedule", name, *SIZE[2:], "--forward", "5e-324", *no_backward),
+                "--forward, --backward and --weight are 5e-324 together, below 1e-12",
+            )
+            for name in ("zb-h2", "interleaved", "zb-v", "exact", "auto")
+            for no_backward in [("--backward", "0", "--weight", "0")]
+        ),
         ((*SIZE, "--memory-limit", "0"), "--memory-limit 0.0 is not a number above 0"),
         ((*SIZE, "--memory-limit", "nan"), "--memory-limit nan is not"),
         ((*SIZE, "--backward-frees", "1.5"), "--backward-frees 1.5 is not a share from 0 to 1"),
