@@ -36,6 +36,7 @@ def test_costs_are_those_of_their_names(exact_orders):
     assert len(np.unique(exact_orders.costs("jitter", 2, 4))) == 24
 
 
+@pytest.mark.slow
 def test_an_instance_compares_the_portfolio_with_a_proven_optimum(exact_orders):
     cell = exact_orders.instance("slow stage", 2, 3, 1, 0.2)
     assert cell["status"] == "optimal"

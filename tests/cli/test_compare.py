@@ -30,6 +30,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_only_strategies_that_choose_name_a_winner(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

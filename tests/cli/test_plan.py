@@ -236,6 +236,7 @@ def test_show_refuses_to_take_a_part_of_a_run(
         assert f"hint: leave {options[0]} out" in err
 
 
+@pytest.mark.slow
 def test_same_inputs_give_the_same_bytes_under_two_hash_seeds(profile: str, tmp_path: Path) -> None:
     found = []
     for seed in ("0", "1"):

@@ -103,6 +103,7 @@ def test_another_strategy_may_not_claim_a_bound() -> None:
     assert "belong to strategy exact alone" in text
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=12)
 @given(st.integers(0, 10_000), st.sampled_from([1, 3, 6, 8]), st.booleans(), st.booleans())
 def test_the_fullest_slot_is_never_fuller_than_hydras(

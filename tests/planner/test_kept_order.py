@@ -95,7 +95,7 @@ def fixed(
         return None
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
 def test_where_any_plan_in_order_exists_one_is_found(size: int) -> None:
     for seed in range(25):
         rng = np.random.default_rng(seed)

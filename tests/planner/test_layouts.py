@@ -11,6 +11,7 @@ from hydraplan.planner.plan import plan, plan_batch, prepare
 from tests.planner.cases import long_tailed, options, profile
 
 
+@pytest.mark.slow
 def test_auto_takes_the_layout_that_ends_first_and_keeps_it_for_every_batch() -> None:
     length = Lengths("t", "sequences", long_tailed(48, 3, longest=30_000))
     asked = options(batch_sequences=24, pp=2, pipeline="auto")
@@ -54,6 +55,7 @@ def test_a_layout_needs_layers_for_every_chunk_and_stages_to_gain_from() -> None
         on_layouts(length, profile(), asked, 1)
 
 
+@pytest.mark.slow
 def test_of_layouts_that_end_alike_auto_takes_the_one_that_holds_least() -> None:
     """Stages of 5 and 3 layers, or of 2 + 3 and 2 + 1: the same times, added up otherwise."""
     eight = profile("tiny")

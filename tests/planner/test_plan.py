@@ -122,6 +122,7 @@ def test_every_plan_obeys_every_invariant(  # type: ignore[no-untyped-def]
         assert sorted(set(used.tolist())) == list(range(read.num_microbatches))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 10_000), st.sampled_from([4, 8, 16]), st.sampled_from([1, 4]))
 def test_hydra_is_never_slower_than_memory_sized_in_its_best_order(
@@ -135,6 +136,7 @@ def test_hydra_is_never_slower_than_memory_sized_in_its_best_order(
         assert ours <= other.figures["iteration_s"] * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 10_000), st.sampled_from([2, 6, 16]), st.sampled_from([1, 4]))
 def test_no_plan_beats_the_lower_bound(seed: int, ranks: int, pp: int) -> None:

@@ -54,7 +54,10 @@ def test_a_search_runs_what_the_limit_has_room_for() -> None:
     assert stand_ins(options(pp=3, pipeline="exact"), Layout("loop", 3)) == ("interleaved",)
 
 
-@pytest.mark.parametrize(("pipeline", "live"), [("zb-1p", None), ("zb-2p", None), ("auto", 8)])
+@pytest.mark.parametrize(
+    ("pipeline", "live"),
+    [("zb-1p", None), ("zb-2p", None), pytest.param("auto", 8, marks=pytest.mark.slow)],
+)
 def test_neither_tapering_nor_more_memory_makes_a_plan_slower(
     pipeline: str, live: int | None
 ) -> None:

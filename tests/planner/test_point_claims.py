@@ -62,6 +62,7 @@ def tapered_and_even() -> tuple[Draft, Request]:
     return place_hydra(request), request
 
 
+@pytest.mark.slow
 def test_a_tapered_plan_has_the_target_of_its_shape() -> None:
     draft, request = tapered_and_even()
     search, count = draft.search, draft.num_microbatches

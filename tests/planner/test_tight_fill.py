@@ -170,6 +170,7 @@ def without_it(request: Request) -> Draft:
         return place_hydra(request)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(requests())
 def test_a_plan_is_never_slower_with_it_and_its_point_can_be_placed_again(request: Request) -> None:

@@ -28,6 +28,7 @@ def plain() -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_plain_python_plans_and_places_the_same_to_the_last_bit(plain: dict[str, Any]) -> None:
     compiled = results()
     for part, found in compiled.items():
