@@ -14,7 +14,7 @@ from hydraplan.files.profilefile import Profile
 from hydraplan.invariants import CAPS
 from hydraplan.metrics import mean_figures
 from hydraplan.model import BatchSummary, Comparison, LeftOut
-from hydraplan.planheader import PlanOptions
+from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.batches import Batches
 from hydraplan.planner.forked import in_order
 from hydraplan.planner.layouts import on_layouts
@@ -49,14 +49,14 @@ def compare(
         try:
             for order in orders:
                 asked = options.model_copy(update={"strategy": name, "microbatch_order": order})
-                (_, batches), _ = fastest_layout(asked, layouts)
+                (header, batches), _ = fastest_layout(asked, layouts)
                 strategy.place(open_request(batches.cost, asked, batches[0]))
-                yield _row(asked, batches, workers)
+                yield _row(header, asked, batches, workers)
         except (Infeasible, MissingDependency) as error:
             yield LeftOut(name, str(error))
 
 
-def _row(options: PlanOptions, batches: Batches, workers: int) -> Comparison:
+def _row(header: PlanHeader, options: PlanOptions, batches: Batches, workers: int) -> Comparison:
     strategy = STRATEGIES[options.strategy]
 
     def work(index: int) -> tuple[BatchSummary, float, float]:
@@ -76,6 +76,8 @@ def _row(options: PlanOptions, batches: Batches, workers: int) -> Comparison:
     return Comparison(
         strategy=options.strategy,
         microbatch_order=options.microbatch_order,
+        num_chunks=len(header.layers[0]),
+        route=header.route,
         batches=plans,
         figures=mean_figures([p.figures for p in plans]),
         cap=next(name for name in strategy.invariants if name in CAPS),

@@ -20,6 +20,8 @@ def row_object(row: Comparison) -> dict[str, object]:
     return {
         "strategy": row.strategy,
         "microbatch_order": row.microbatch_order,
+        "chunks": row.num_chunks,
+        "route": row.route,
         "winner": [batch_object(b)["winner"] for b in row.batches],
         "num_microbatches": [b.num_microbatches for b in row.batches],
         "window": [[b.search.window_min, b.search.window_max] for b in row.batches],
@@ -85,12 +87,22 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
             " above its bound"
         )
     console.emit()
+    is_free = options.pipeline == "auto"  # to choose a layout, for each row another
     console.print_table(
-        ["strategy", "order", "won by", "window of M", "one plan ms", "search ms"],
+        [
+            "strategy",
+            "order",
+            *["chunks"] * is_free,
+            "won by",
+            "window of M",
+            "one plan",
+            "search",
+        ],
         [
             [
                 row.strategy,
                 row.microbatch_order,
+                *[_layout(row)] * is_free,
                 ", ".join(sorted({winner_text(b) for b in row.batches})),
                 window_text(row.batches[0]),
                 1e3 * row.plan_s,
@@ -98,7 +110,7 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
             ]
             for row in rows
         ],
-        title="planning, warm CPU time a batch; window of the first batch",
+        title="planning, warm CPU ms a batch; window of the first batch",
     )
     for text in advice_lines(rows[0].batches, "hydraplan compare --json"):
         console.emit(text)
@@ -108,6 +120,10 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
 
 
 _SHARES = ("pipeline_bubble", "fill_bubble", "dp_bubble")
+
+
+def _layout(row: Comparison) -> str:
+    return str(row.num_chunks) if row.num_chunks == 1 else f"{row.num_chunks} {row.route}"
 
 
 def _status(row: Comparison) -> dict[str, int]:

@@ -1,12 +1,13 @@
 """The tables of a comparison, as people read them."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from hydraplan.metrics import FIGURES
 from hydraplan.model import Comparison
-from hydraplan.views.compare_text import print_rows
+from hydraplan.views.compare_text import print_rows, row_object
 from tests.plans import tiny_model
 from tests.views.test_plan_text import EMPTY, batch, header
 
@@ -16,7 +17,7 @@ def row(strategy: str, order: str, iteration_s: float, cap: str = "cap") -> Comp
         "iteration_s": iteration_s, "slot_imbalance": 1.02, "max_tokens_per_rank": 150_000.0,
     }  # fmt: skip
     found = batch(search=EMPTY, strategy=strategy, winner="memory", figures=figures)
-    return Comparison(strategy, order, (found,), figures, cap, 0.0015, 0.25)
+    return Comparison(strategy, order, 1, "loop", (found,), figures, cap, 0.0015, 0.25)
 
 
 def test_a_comparison_reads_so(
@@ -50,12 +51,12 @@ over the mean.
 (1) another cap: at most 100,000 tokens of each sequence a rank, more of several
 together; up to 150,000 rows here
 
-planning, warm CPU time a batch; window of the first batch
-strategy     order        won by   window of M   one plan ms   search ms
-{"-" * 72}
-hydra        auto         memory   9 > 6                 1.5         250
-mcore-main   as-built     -        9 > 6                 1.5         250
-memory-ffd   long-first   -        9 > 6                 1.5         250
+planning, warm CPU ms a batch; window of the first batch
+strategy     order        won by   window of M   one plan   search
+{"-" * 66}
+hydra        auto         memory   9 > 6              1.5      250
+mcore-main   as-built     -        9 > 6              1.5      250
+memory-ffd   long-first   -        9 > 6              1.5      250
 batch 0: the cap asks for at least 9 microbatches, the longest sequence allows
 at most 6; what would open the window: a cap of 12288 tokens (+50%, by
 recomputing or offloading activations)
@@ -65,6 +66,34 @@ compare with that cap, tp or file tells
 rows not placed whole: 4 empty
 """
     )
+
+
+def test_under_auto_every_row_tells_the_layout_it_ran_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    profile = SimpleNamespace(model=tiny_model(), mode="analytic", device="analytic h100-sxm")
+    rows = [
+        replace(row("hydra", "auto", 2.0), num_chunks=2, route="v"),
+        replace(row("memory-ffd", "sandwich", 2.5), num_chunks=2),
+        row("static-cp", "sandwich", 3.0),
+    ]
+    print_rows(header(pipeline="auto", live_microbatches=2).options, profile, rows)
+    told = capsys.readouterr().out.splitlines()
+    start = told.index("planning, warm CPU ms a batch; window of the first batch")
+    assert told[start + 1] == (
+        "strategy     order      chunks   won by   window of M   one plan   search"
+    )
+    assert [line[:30].split() for line in told[start + 3 : start + 6]] == [
+        ["hydra", "auto", "2", "v"],
+        ["memory-ffd", "sandwich", "2", "loop"],
+        ["static-cp", "sandwich", "1"],
+    ]
+    assert [(r["chunks"], r["route"]) for r in map(row_object, rows)] == [
+        (2, "v"),
+        (2, "loop"),
+        (1, "loop"),
+    ]
 
 
 def test_a_comparison_under_a_limit_tells_it_in_live_tokens(
