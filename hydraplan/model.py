@@ -243,8 +243,8 @@ class Comparison:
     """One strategy in one microbatch order; `figures` are means over the batches.
 
     `num_chunks` a stage and `route` are the layout of the model that it ran on. `cap` is the
-    invariant by which the strategy keeps to the cap (`hydraplan.invariants`). `plan_s` one solve and
-    placement, `planning_s` the whole search on that layout, both warm CPU seconds a batch.
+    invariant by which the strategy keeps to the cap (`hydraplan.invariants`). `plan_s` one solve
+    and placement, `planning_s` the whole search on that layout, both warm CPU seconds a batch.
     """
 
     strategy: str

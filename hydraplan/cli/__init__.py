@@ -1,5 +1,14 @@
 """Command line: one module a command; everything heavy is imported inside the command."""
 
-from hydraplan.cli.app import main
+import sys
 
-__all__ = ["main"]
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Entry point of the console script; an interrupt while it loads is one as well."""
+    try:
+        from hydraplan.cli.app import main as start
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    start()

@@ -15,6 +15,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from hydraplan.cli import INTERRUPTED
 from hydraplan.cli.compare import compare
 from hydraplan.cli.defaults import CONFIG_FILE, bind_environment, read_defaults, usage_text
 from hydraplan.cli.demo import demo
@@ -47,7 +48,6 @@ COMMANDS = (
 )
 """In the order of `--help`; a new command adds its import above and a line here."""
 
-INTERRUPTED = 130
 READER_GONE = 141
 BUG = 70
 

@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
+import hydraplan.cli
 from hydraplan.cli import app as cli
 from hydraplan.errors import (
     HydraplanError,
@@ -220,3 +222,14 @@ def test_a_reader_that_goes_away_leaves_no_noise(tmp_path):
     _, err = child.communicate(timeout=60)
     assert err == b""
     assert child.returncode == 141
+
+
+def test_an_interrupt_while_the_command_line_loads_is_no_traceback(monkeypatch):
+    class Loading(ModuleType):
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "hydraplan.cli.app", Loading("app"))
+    with pytest.raises(SystemExit) as ended:
+        hydraplan.cli.main()
+    assert ended.value.code == 130
