@@ -7,6 +7,7 @@ bias; q, k and v have one head_dim.
 
 import logging
 from functools import lru_cache
+from importlib import metadata
 
 import torch
 
@@ -17,7 +18,7 @@ from hydraplan.kernels.probe import TOLERANCE, probe
 
 __all__ = [
     "KERNELS", "NAMES", "AttentionKernel", "auto_choices", "choose_kernel", "kernel_report",
-    "why_not",
+    "package_versions", "why_not",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ NEWEST_FLASH = ("flash4", "flash2")
 NAMES = ("auto", "flash", *KERNELS)
 
 _DEVICE_TYPE = {"cpu": "cpu", "cuda": "cuda", "flash2": "cuda", "flash4": "cuda"}
+_PACKAGES = {"flash2": flash2.PACKAGE, "flash4": flash4.PACKAGE}
 _WHY_ABSENT = {"flash2": flash2.why_absent, "flash4": flash4.why_absent}
 _HALF = (torch.bfloat16, torch.float16)
 _NEEDS_HALF = ("cuda", "flash2", "flash4")
@@ -84,6 +86,12 @@ def kernel_report() -> list[tuple[str, bool, str]]:
         reason = why_not(name, device, _USUAL_DTYPE[device.type])
         report.append((name, not reason, reason))
     return report
+
+
+def package_versions(name: str) -> dict[str, str]:
+    """The installed version of the package that a kernel comes from, by its name; torch apart."""
+    package = _PACKAGES.get(name)
+    return {package.distribution: metadata.version(package.distribution)} if package else {}
 
 
 def auto_choices() -> list[tuple[torch.device, torch.dtype, str]]:

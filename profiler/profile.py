@@ -18,7 +18,7 @@ from hydraplan.costfit import CostFit
 from hydraplan.errors import Infeasible
 from hydraplan.files.profilefile import Measurement, ProfileHeader
 from hydraplan.host import GIB, available_bytes
-from hydraplan.kernels.attention import AttentionKernel, choose_kernel
+from hydraplan.kernels.attention import AttentionKernel, choose_kernel, package_versions
 from hydraplan.profiler.analytic import link_fits
 from hydraplan.profiler.attention_points import attention_points
 from hydraplan.profiler.fit import fit_component
@@ -86,7 +86,7 @@ def profile_cpu(
         tool_version=__version__,
         mode="measured",
         device=f"cpu {platform.machine()}, 1 thread",
-        versions=_versions(),
+        versions=_versions(kernel),
         model=model,
         cluster=None,
         fit=fit,
@@ -130,7 +130,7 @@ def profile_cuda(
         tool_version=__version__,
         mode="analytic",
         device=f"cuda {name} measured, links of {cluster.name} not measured",
-        versions=_versions(),
+        versions=_versions(kernel),
         model=model,
         cluster=cluster,
         fit=fit,
@@ -164,9 +164,10 @@ def _device_fits(rows: list[Measurement]) -> dict[str, object]:
     return {name: fit_component(name, rows) for name in (*names, "memory_bytes_per_s")}
 
 
-def _versions() -> dict[str, str]:
+def _versions(kernel: AttentionKernel) -> dict[str, str]:
     return {
         "hydraplan": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
+        **package_versions(kernel.name),
     }

@@ -145,3 +145,9 @@ def test_every_kernel_that_is_installed_agrees_with_the_reference_on_the_gpu(nam
     if absent:
         pytest.skip(absent)
     assert attention.why_not(name, device, dtype) == ""
+
+
+def test_a_kernel_of_a_package_names_the_version_that_is_installed(monkeypatch):
+    monkeypatch.setattr(attention.metadata, "version", {"flash-attn": "2.8.3"}.__getitem__)
+    assert attention.package_versions("flash2") == {"flash-attn": "2.8.3"}
+    assert attention.package_versions("cpu") == attention.package_versions("cuda") == {}
