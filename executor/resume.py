@@ -97,6 +97,13 @@ def start_again(folder: Path, first: Start) -> Start:
     return Start(saved.about.steps, saved, in_place=True)
 
 
+def way_on(output: Path | None, header: RunHeader) -> str:
+    """What to do once a run has lost a worker for good, as part of a hint."""
+    if output is None or header.checkpoint_every is None:
+        return "with -o and --checkpoint-every a run can go on after that"
+    return f"go on with the same plan and --resume {output}" if output.is_dir() else ""
+
+
 def output_of(output: Path | None, force: bool, earlier: Run | None, start: Start) -> Path | None:
     """Where the run goes: on in its own folder, or into a free one."""
     if earlier is not None and start.in_place:

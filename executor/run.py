@@ -34,6 +34,7 @@ from hydraplan.executor.resume import (
     start_again,
     start_of,
     taken,
+    way_on,
 )
 from hydraplan.executor.settings import Settings
 from hydraplan.executor.share_plan import share_plan
@@ -120,6 +121,8 @@ def execute(
         if not math.isfinite(value):
             raise InputError(f"{name} {value} is not a finite number")
     check_steps(steps, first, plan.header)
+    if steps == first.steps:
+        note(f"all {steps} steps of the run are done; --steps with a larger number trains on")
     job = prepare(
         path, sorted({step % num_batches for step in range(first.steps, steps)}), settings
     )
@@ -142,7 +145,11 @@ def execute(
     )
     refuse_other(earlier, header)
     with run_folder(output) as folder:
-        reports = _run(job, header, folder, first, keep, max_restarts)
+        try:
+            reports = _run(job, header, folder, first, keep, max_restarts)
+        except WorkerLost as lost:
+            lost.hint = "; ".join(part for part in (lost.hint, way_on(output, header)) if part)
+            raise
         return open_run(folder) if reports else None
 
 

@@ -5,10 +5,8 @@ from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
-from hydraplan.files.memoryfile import MEMORY_SCHEMA
-from hydraplan.files.opsfile import OPS_SCHEMA
 from hydraplan.files.planfile import PLAN_FILES
-from hydraplan.files.trafficfile import TRAFFIC_SCHEMA
+from hydraplan.files.runfile import RUN_FILES
 from hydraplan.metrics import FIGURES
 from hydraplan.model import BatchSummary, Comparison, Search
 from hydraplan.planner.pipeline.order import ALL_ORDERS
@@ -77,7 +75,8 @@ def test_sums_of_predicted_seconds_are_called_what_they_are():
     assert "degree descending, then `sequence_id`" in TEXT
 
 
-def test_every_column_of_what_ranks_of_a_run_did_is_explained():
+def test_every_column_of_a_run_is_explained():
     explained = {"step", "stage", "lane", *first_cells("Columns of a run", column=2)}
-    schemas = (OPS_SCHEMA, MEMORY_SCHEMA, TRAFFIC_SCHEMA)
-    assert {name for schema in schemas for name in schema.names} == explained
+    assert {name for schema in RUN_FILES.values() for name in schema.names} == explained
+    for name in RUN_FILES:
+        assert f"| `{name.removesuffix('.parquet')}` |" in TEXT

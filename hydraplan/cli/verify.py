@@ -77,7 +77,8 @@ def verify(
             f" {verdict.num_sequences} sequences ({degrees})",
         )
         console.emit()
-        print_peaks(verdict.peaks, limit_text(open_plan(plan).header.options))
+        limit = limit_text(open_plan(plan).header.options)
+        print_peaks(verdict.peaks, limit, recomputed=verdict.recompute != "none")
     if not verdict.is_within:
         raise RunFailed(
             f"{plan}, batch {batch}: loss error {verdict.loss_error:.2e}, gradient error"

@@ -103,7 +103,7 @@ def _slices(timeline: Timeline, chunks: int, lanes: range) -> Iterator[Event]:
                         "microbatch": op.microbatch,
                         "chunk": op.chunk,
                         "busy_us": own,
-                        "group_wait_us": max(0.0, float(stop - begin) - own),
+                        "waiting_us": max(0.0, float(stop - begin) - own),
                     },
                 }
         sync = float(_micro(timeline.grad_sync_s[stage]))

@@ -107,6 +107,11 @@ def open_plan(path: Path) -> Plan:
     """Open a plan folder and check that its three files belong together."""
     if not path.is_dir():
         raise InputError(f"plan {path} is not a folder", "make one: hydraplan plan LENGTHS ...")
+    if (path / "steps.parquet").is_file():
+        raise InputError(
+            f"folder {path} is a run, not a plan",
+            f"give the plan that it ran; what the run holds: hydraplan show {path}",
+        )
     missing = [name for name in PLAN_FILES if not (path / name).is_file()]
     if missing:
         raise InputError(

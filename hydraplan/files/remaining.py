@@ -41,8 +41,8 @@ def read_remaining(path: Path, lengths: Lengths, model: ModelShape) -> Resumed:
     steps, total = saved.about.steps, len(lengths.length_tokens)
     if steps > plan.num_batches:
         raise InputError(
-            f"run {path} has done {steps} steps of {plan.num_batches} batches, so it trains rows"
-            " again and none of them is the last to remain",
+            f"run {path} has done {steps} steps and its plan has {plan.num_batches} batches: it is"
+            " past its first round over them, so no row remains that it has not trained",
             "go on with its own plan: hydraplan execute PLAN --resume RUN",
         )
     first_row = next_row(run.steps[:steps], plan.options.first_row)

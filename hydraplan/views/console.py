@@ -41,6 +41,9 @@ WIDEST = 10_000
 LINES = 24
 """Lines that rich is told of; nothing we print depends on them."""
 
+ROUNDING = 1e-15
+"""What sums of times and shares that cancel may leave; a table says 0."""
+
 LEAST_TEXT_WIDTH = 8
 """A column of text is not folded below this."""
 
@@ -167,6 +170,7 @@ def cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
+        value = 0.0 if abs(value) < ROUNDING else value
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
     return str(value)
 

@@ -7,6 +7,7 @@ from hydraplan.planheader import PlanOptions
 from hydraplan.views import console
 
 PEAK_COLUMNS = ("stage", "predicted", "measured")
+RECOMPUTED = "a token counts as what F keeps of it under --recompute none, here F keeps less"
 PEAK_TITLE = "Most tokens whose activations a rank held at once"
 
 
@@ -42,12 +43,16 @@ def limit_text(options: PlanOptions) -> str:
     )
 
 
-def print_peaks(peaks: Peaks, limit: str = "") -> None:
-    """A row a stage, what the plan allows (`limit_text`), and what was not as predicted."""
+def print_peaks(peaks: Peaks, limit: str = "", recomputed: bool = False) -> None:
+    """A row a stage, what the plan allows (`limit_text`), and what was not as predicted.
+
+    `recomputed`: F keeps less than whole activations, so fewer tokens than rows are counted.
+    """
     names = ("stage", "predicted_peak_live_tokens", "peak_live_tokens")
     rows = [[stage[name] for name in names] for stage in peaks_json(peaks)["stages"]]
     allowed = f"allowed are {limit}" if limit else ""
-    lines = [text for text in (allowed, difference(peaks)) if text]
+    unit = RECOMPUTED if recomputed else ""
+    lines = [text for text in (unit, allowed, difference(peaks)) if text]
     console.print_table(PEAK_COLUMNS, rows, PEAK_TITLE, "\n".join(lines))
 
 

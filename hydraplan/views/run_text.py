@@ -86,6 +86,7 @@ RUN_COLUMNS = (
     "step", "batch", "tokens", "loss", "iteration s", "busy", "pipeline bubble", "dp bubble",
     "group wait",
 )  # fmt: skip
+OP_WAIT = "op wait: inside ops, for members of groups or for a core; ops.parquet tells them apart"
 TRIAL_COLUMNS = ("step", "batch", "tokens", "mean s", "+- 95%")
 """Of several trials; where their time goes stands in the table of causes, over all steps."""
 
@@ -95,8 +96,10 @@ MOST_ROWS = 100
 
 
 def run_columns(run: Run) -> tuple[str, ...]:
-    """Heads of `run_rows`."""
-    return RUN_COLUMNS if _step_s(run) is None else TRIAL_COLUMNS
+    """Heads of `run_rows`; waiting inside an op that was measured is for a core, too."""
+    if _step_s(run) is not None:
+        return TRIAL_COLUMNS
+    return RUN_COLUMNS if run.header.mode == "simulated" else (*RUN_COLUMNS[:-1], "op wait")
 
 
 def run_rows(run: Run) -> list[list[object]]:
@@ -139,9 +142,10 @@ def run_caption(run: Run) -> str:
     meaning = f" (mean of {of} and its 95% interval)" if margin else ""
     hidden = len(run.steps) - MOST_ROWS
     left_out = f"{hidden} steps in the middle are not shown\n" if hidden > 0 else ""
+    waits = "\n" + OP_WAIT if run.header.mode == "measured" else ""
     return left_out + (
         f"{many(figures['steps'], 'step')}, {figures['iteration_s_mean']:.4g}{margin} s a"
-        f" step{meaning}, {figures['tokens_per_s']:,.0f} tokens/s"
+        f" step{meaning}, {figures['tokens_per_s']:,.0f} tokens/s{waits}"
     )
 
 
@@ -150,7 +154,8 @@ def print_run(run: Run) -> None:
     console.print_table(run_columns(run), run_rows(run), run_title(run), run_caption(run))
     if run.steps:
         console.emit()
-        print_peaks(run.peaks, limit_text(run.header.plan.options))
+        limit = limit_text(run.header.plan.options)
+        print_peaks(run.peaks, limit, recomputed=run.header.recompute != "none")
         print_traffic(run.traffic)
     if run.trials is None:
         return

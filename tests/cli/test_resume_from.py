@@ -136,5 +136,5 @@ def test_nothing_is_planned_where_nothing_remains_or_rows_come_again(
     with pytest.raises(InputError, match="has trained all 30 rows"):
         read_remaining(done, rows, model)
     assert command(["execute", str(made / "four.plan"), "--resume", str(done), "--steps", "6"]) == 0
-    with pytest.raises(InputError, match="has done 6 steps of 5 batches"):
+    with pytest.raises(InputError, match="done 6 steps and its plan has 5 batches"):
         read_remaining(done, rows, model)

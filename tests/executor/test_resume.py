@@ -124,8 +124,9 @@ def killed_run(whole, output, monkeypatch, rank, share):
     """Train until one worker is killed; no process may be left, and no checkpoint be torn."""
     with monkeypatch.context() as patch:
         kill_at(patch, rank, int(share * whole.calls[rank]))
-        with pytest.raises(WorkerLost, match=rf"rank {rank} \(.* was killed by SIGKILL"):
+        with pytest.raises(WorkerLost, match=rf"rank {rank} \(.* was killed by SIGKILL") as lost:
             train(whole.plan, output=output, checkpoint_every=EVERY)
+    assert (f"--resume {output}" in lost.value.hint) == output.is_dir()
     assert workers_of(os.getpid()) == []
     if output.is_dir():
         assert [step["step"] for step in open_run(output).steps] == list(
@@ -171,8 +172,9 @@ def test_a_worker_that_is_lost_every_time_ends_the_run_after_the_last_restart(
 ):
     plan = write_test_plan(tmp_path / "x.plan", [[Place(9)]], pp=1, ranks=2)
     kill_at(monkeypatch, 1, 1)
-    with pytest.raises(WorkerLost, match="rank 1"):
+    with pytest.raises(WorkerLost, match="rank 1") as lost:
         train(plan, max_restarts=1)
+    assert "with -o and --checkpoint-every" in lost.value.hint
     assert capfd.readouterr().err.count("after step 0") == 1
 
 
@@ -215,6 +217,12 @@ def test_other_options_than_the_runs_are_refused_with_both_values(plan, copied, 
     with pytest.raises(InputError, match=said):
         train(plan, resume=copied, **({"steps": 9} | changes))
     assert {path.name: path.read_bytes() for path in copied.glob("*.parquet")} == before
+
+
+def test_a_run_that_is_done_says_so_and_stays_as_it_was(plan, copied, capfd):
+    before = open_run(copied).steps
+    assert train(plan, resume=copied, steps=5).steps == before
+    assert "all 5 steps of the run are done; --steps" in capfd.readouterr().err
 
 
 def test_a_run_that_is_being_written_is_left_to_its_writer(plan, copied):

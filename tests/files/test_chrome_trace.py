@@ -133,7 +133,7 @@ def test_slices_last_as_long_as_their_ops_and_carry_their_waiting():
             assert taken == pytest.approx(1e6 * (end - start), abs=1 / PARTS)
             busy = np.array([s["args"]["busy_us"] for s in slices])
             assert busy == pytest.approx(1e6 * timeline.busy_s[stage][:, lane], abs=1 / PARTS)
-            waited = np.array([s["args"]["group_wait_us"] for s in slices])
+            waited = np.array([s["args"]["waiting_us"] for s in slices])
             assert waited == pytest.approx(taken - busy, abs=2 / PARTS)
             assert sync["name"] == "gradient sync"
             assert sync["dur"] == pytest.approx(1e6 * timeline.grad_sync_s[stage], abs=1 / PARTS)

@@ -193,6 +193,7 @@ def empty_cell(folder: Path) -> None:
     ("damage", "said"),
     [
         (lambda f: (f / "batches.parquet").unlink(), "is no plan: it holds no batches.parquet"),
+        (lambda f: (f / "steps.parquet").touch(), "is a run, not a plan"),
         (cut, "schedule.parquet is not readable Parquet"),
         (noise, "sequences.parquet is damaged"),
         (other_column, "does not have the schema"),

@@ -41,6 +41,7 @@ def test_json_starts_with_the_schema_version_and_holds_plain_values(capsys):
         (12345, "12,345"),
         (0.123456, "0.1235"),
         (1.2e-5, "1.2e-05"),
+        (-3e-17, "0"),
         (123456.7, "123,457"),
         (np.float64("nan"), "-"),
         (None, "-"),

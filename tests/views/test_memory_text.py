@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from hydraplan.files.memoryfile import Peaks
-from hydraplan.views.memory_text import difference, peaks_json, print_peaks
+from hydraplan.views.memory_text import RECOMPUTED, difference, peaks_json, print_peaks
 
 HELD = Peaks(np.array([[[30.0, 40.0], [10.0, 5.0]]]), np.array([[[30.0, 40.0], [10.0, 20.0]]]))
 """A step of 2 stages x 2 lanes; the last rank holds less than predicted."""
@@ -36,3 +36,5 @@ def test_a_difference_is_told_with_its_rank_and_both_figures(
     assert capsys.readouterr().out.splitlines()[5:] == [
         "allowed are at most 50", f"in step 0 {said}"
     ]  # fmt: skip
+    print_peaks(HELD, recomputed=True)
+    assert capsys.readouterr().out.splitlines()[5:] == [RECOMPUTED, f"in step 0 {said}"]

@@ -9,6 +9,7 @@ from hydraplan.files.runfile import Run
 from hydraplan.files.trafficfile import Traffic
 from hydraplan.files.trialsfile import Trials
 from hydraplan.views.run_text import (
+    OP_WAIT,
     RUN_COLUMNS,
     TRIAL_COLUMNS,
     cause_rows,
@@ -24,10 +25,10 @@ NOTHING = Peaks(None, np.zeros((0, 1, 1)))
 UNSENT = Traffic(None, np.zeros((0, 3, 1, 1), np.int64))
 
 
-def header(live_limit_tokens=None, trials=1):
+def header(live_limit_tokens=None, trials=1, mode="simulated"):
     options = SimpleNamespace(live_limit_tokens=live_limit_tokens)
     return SimpleNamespace(
-        mode="simulated", device="none", noise="jitter=0.3", trials=trials, pool_barrier=False,
+        mode=mode, device="none", noise="jitter=0.3", trials=trials, pool_barrier=False,
         plan=SimpleNamespace(options=options),
     )  # fmt: skip
 
@@ -49,6 +50,15 @@ def test_the_two_bubbles_of_a_step_have_a_column_each():
     row = run_rows(Run(None, header(), [step(0) | bubbles], NOTHING, UNSENT))[0]
     shown = dict(zip(RUN_COLUMNS, row, strict=True))
     assert (shown["pipeline bubble"], shown["dp bubble"]) == (0.2, 0.1)
+
+
+def test_waiting_inside_measured_ops_is_not_called_waiting_for_groups():
+    run = Run(None, header(mode="measured"), [step(0)], NOTHING, UNSENT)
+    assert run_columns(run)[-1] == "op wait"
+    assert run_caption(run).endswith(f"\n{OP_WAIT}")
+    simulated = run._replace(header=header())
+    assert run_columns(simulated)[-1] == "group wait"
+    assert OP_WAIT not in run_caption(simulated)
 
 
 def test_steps_of_several_trials_show_their_mean_and_interval_not_the_first_trial():
