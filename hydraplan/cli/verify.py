@@ -75,6 +75,7 @@ def verify(
             ],
             f"{plan}, batch {batch} in {dtype}, recompute {verdict.recompute}, {verdict.pipeline}:"
             f" {verdict.num_sequences} sequences ({degrees})",
+            f"both errors are within the limit of {dtype}" if verdict.is_within else "",
         )
         console.emit()
         limit = limit_text(open_plan(plan).header.options)

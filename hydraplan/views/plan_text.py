@@ -14,7 +14,13 @@ from hydraplan.views import console
 from hydraplan.views.memory_text import limit_text
 from hydraplan.views.options_text import changed_options, options_object
 from hydraplan.views.stages_text import print_stages, stages_object
-from hydraplan.views.window_text import SHOWN_ADVICE, advice_lines, outside_lines, window_text
+from hydraplan.views.window_text import (
+    SHOWN_ADVICE,
+    advice_lines,
+    batches_text,
+    outside_lines,
+    window_text,
+)
 
 K = TypeVar("K", str, int)
 
@@ -219,8 +225,7 @@ def evener_lines(batches: Sequence[BatchSummary]) -> list[str]:
     if len(lines) <= SHOWN_ADVICE:
         return lines
     return [
-        f"{len(at)} batches ({at[0]} to {at[-1]}): more even plans exist, {min(slower):.1%} to"
-        f" {max(slower):.1%} slower"
+        f"{batches_text(at)}: more even plans exist, {min(slower):.1%} to {max(slower):.1%} slower"
     ]
 
 

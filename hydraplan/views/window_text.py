@@ -11,6 +11,9 @@ from hydraplan.model import BatchSummary
 SHOWN_ADVICE = 3
 """Different pieces of advice that are printed; batches of a file mostly need the same."""
 
+FEW = 4
+"""So many batches are named one by one."""
+
 OPENS = "what would open the window"
 OPEN_MEANS = (
     "an open window makes balance possible, no plan faster by itself: hydraplan compare with that"
@@ -37,6 +40,18 @@ def window_text(plan: BatchSummary) -> str:
     return f"{low}..{high}" if low <= high else f"{low} > {high}" if high else "none"
 
 
+def batches_text(at: Sequence[int]) -> str:
+    """Batches by number, ascending: all of a run of them or of a few, else the first and last."""
+    if len(at) == 1:
+        return f"batch {at[0]}"
+    numbers = f"{at[0]}, {at[1]}, ..., {at[-1]}"
+    if at[-1] - at[0] == len(at) - 1:
+        numbers = f"{at[0]} to {at[-1]}"
+    elif len(at) <= FEW:
+        numbers = ", ".join(map(str, at))
+    return f"{len(at)} batches ({numbers})"
+
+
 def advice_lines(batches: Sequence[BatchSummary], rest: str) -> list[str]:
     """What would open the empty windows: a line for the batches that say the same.
 
@@ -48,7 +63,7 @@ def advice_lines(batches: Sequence[BatchSummary], rest: str) -> list[str]:
             by_advice.setdefault(b.search.window_advice, []).append(b.batch)
     lines = []
     for advice, at in list(by_advice.items())[:SHOWN_ADVICE]:
-        who = f"batch {at[0]}" if len(at) == 1 else f"{len(at)} batches ({at[0]} to {at[-1]})"
+        who = batches_text(at)
         lines.append(f"{'every batch' if 1 < len(batches) == len(at) else who}: {advice}")
     silent = sum(len(at) for at in list(by_advice.values())[SHOWN_ADVICE:])
     if silent:

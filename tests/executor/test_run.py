@@ -275,6 +275,7 @@ def test_verify_says_no_where_a_worker_holds_something_else_than_predicted(
         ["0", "11", "11"],
         ["1", "13", "11"],
     ]
+    assert "both errors are within the limit of float64\n" in out
     assert "stage 1, lane 0 held activations of 10 tokens at once, 12 were predicted (and 1" in err
 
 

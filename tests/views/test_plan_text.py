@@ -8,6 +8,7 @@ import pytest
 from hydraplan.metrics import FIGURES
 from hydraplan.model import BatchSummary, Search, StageSkew
 from hydraplan.views.plan_text import batch_object, interleaving_note, print_plan
+from hydraplan.views.window_text import batches_text
 from tests.plans import plan_header, tiny_model
 
 ADVICE = (
@@ -184,6 +185,20 @@ def test_advice_names_its_batches_and_ends_after_three(printed):
         "2 batches (6 to 7): advice 3",
     ]  # fmt: skip
     assert "and 5 more batches have an empty window: hydraplan show PLAN --batch" in text
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ([7], "batch 7"),
+        ([2, 3], "2 batches (2 to 3)"),
+        ([0, 5], "2 batches (0, 5)"),
+        ([0, 1, 2, 9], "4 batches (0, 1, 2, 9)"),
+        ([0, 2, 4, 6, 8], "5 batches (0, 2, ..., 8)"),
+    ],
+)
+def test_batches_with_others_between_them_are_not_told_as_a_run(at, said):
+    assert batches_text(at) == said
 
 
 def test_exact_shows_status_fullest_slot_bound_and_gap(printed):
