@@ -118,6 +118,12 @@ def output_of(output: Path | None, force: bool, earlier: Run | None, start: Star
             raise InputError(
                 f"-o {output} is the run that this one goes on from", "choose another -o"
             )
+        if not force and (output / CHECKPOINTS).is_dir():
+            raise InputError(
+                f"{output} exists and has checkpoints",
+                f"go on from the last with the plan that ran: --resume {output}; --force replaces"
+                " the run, checkpoints and all",
+            )
         refuse_existing(output, force, our_files(output))
     return output
 

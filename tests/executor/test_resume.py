@@ -225,6 +225,14 @@ def test_a_run_that_is_done_says_so_and_stays_as_it_was(plan, copied, capfd):
     assert "all 5 steps of the run are done; --steps" in capfd.readouterr().err
 
 
+def test_a_run_with_checkpoints_is_not_begun_again_without_a_word_on_going_on(plan, copied):
+    before = {path.name: path.read_bytes() for path in copied.glob("*.parquet")}
+    with pytest.raises(InputError, match=r"x\.run exists and has checkpoints") as caught:
+        train(plan, output=copied)
+    assert f"--resume {copied}" in caught.value.hint
+    assert {path.name: path.read_bytes() for path in copied.glob("*.parquet")} == before
+
+
 def test_a_run_that_is_being_written_is_left_to_its_writer(plan, copied):
     before = {path.name: path.read_bytes() for path in copied.glob("*.parquet")}
     said = r"run .*x\.run is being written by another process"
