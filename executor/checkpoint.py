@@ -84,7 +84,8 @@ def save(
             )
             publish_checkpoint(run, about, keep)
     except OSError as error:
-        text = f"checkpoint after step {steps}: {error.filename}: {error.strerror}"
+        where = error.filename or spare_folder(run, steps)  # a write names no file
+        text = f"checkpoint after step {steps}: {where}: {error.strerror}"
         raise RunFailed(text, "make room on the disk, then go on with --resume") from None
     except RuntimeError as error:
         raise RunFailed(f"checkpoint after step {steps}: {reason(error)}") from error

@@ -21,6 +21,18 @@ def run_folder(output: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Let one process at a time look into a folder and make a run there; the others wait."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Hold an existing run folder against other writers; it is free again however this one ends.
 

@@ -56,7 +56,8 @@ SHUTDOWN_S = 5
 """Time between the launcher's SIGTERM and SIGKILL."""
 
 TAKEN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals the launcher handles; it passes them on to the workers, which simply end."""
+"""Signals the launcher handles; it passes them on to the workers, which simply end. One that the
+command was started to ignore, as nohup has it, ends nobody."""
 
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 """How often torchrun has started the workers again, in their environment."""
@@ -156,6 +157,7 @@ def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float, device: Devi
             start_method="fork",
             logs_specs=DefaultLogsSpecs(log_dir=folder),
             shutdown_timeout=SHUTDOWN_S,
+            signals_to_handle=",".join(number.name for number in heeded_signals()),
         )
         notes = Path(folder)
         try:
@@ -170,6 +172,11 @@ def _run_local(entry: Entry, pp: int, ranks: int, timeout_s: float, device: Devi
             if error.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None
             sys.exit(128 + error.sigval)
+
+
+def heeded_signals() -> list[signal.Signals]:
+    """Those of the taken signals that this process was not started to ignore."""
+    return [s for s in TAKEN_SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
 
 
 def _allow_open_files(count: int) -> None:
@@ -243,7 +250,7 @@ def _local_worker(
     `first` is the place of rank 0.
     """
     begin_as_child(parent)
-    for number in TAKEN_SIGNALS:
+    for number in heeded_signals():
         signal.signal(number, signal.SIG_DFL)
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)

@@ -20,6 +20,7 @@ from hydraplan.executor.data import (
     generated_tokens,
     indexed_tokens,
 )
+from hydraplan.executor.launch import under_torchrun
 from hydraplan.executor.memory import check_memory
 from hydraplan.executor.settings import TRANSPORTS, DeviceName, Settings, TransportName
 from hydraplan.executor.valid import lower_batch, read_valid_batch
@@ -114,8 +115,8 @@ def prepare(path: Path, batches: Iterable[int], settings: Settings) -> Job:
             "--transport tagged has tags, and NCCL on --device cuda knows none",
             "leave --transport out: messages then go in order",
         )
-    is_shared = "WORLD_SIZE" in os.environ
-    is_reader = not is_shared or os.environ.get("RANK") == "0"
+    is_shared = under_torchrun()
+    is_reader = not is_shared or os.environ["RANK"] == "0"
     plan = open_plan(path)
     header = plan.header
     if header.options.tp != 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from hydraplan.errors import InputError, StalePlan
-from hydraplan.executor.launch import RESTARTS
+from hydraplan.executor.launch import RESTARTS, under_torchrun
 from hydraplan.files.checkpointfile import CHECKPOINTS, Saved
 from hydraplan.files.ledger import last_checkpoint
 from hydraplan.files.parquet import refuse_existing
@@ -35,7 +35,7 @@ class Start(NamedTuple):
 
 def earlier_run(resume: Path | None, output: Path | None) -> Run | None:
     """The run to go on from: `resume`, or the `output` that torchrun has restarted workers of."""
-    restarted = os.environ.get(RESTARTS, "0") != "0"
+    restarted = under_torchrun() and os.environ.get(RESTARTS, "0") != "0"
     if restarted and output is not None and output.is_dir():
         return open_run(output)
     return None if resume is None else open_run(resume)
@@ -102,6 +102,21 @@ def way_on(output: Path | None, header: RunHeader) -> str:
     if output is None or header.checkpoint_every is None:
         return "with -o and --checkpoint-every a run can go on after that"
     return f"go on with the same plan and --resume {output}" if output.is_dir() else ""
+
+
+def refuse_moved_on(folder: Path, start: Start) -> None:
+    """Refuse to rewind a run that another process took further since it was looked at.
+
+    Raises:
+        InputError: It did; asked where nobody else can write any more.
+    """
+    found = start_again(folder, start).steps
+    if found != start.steps:
+        raise InputError(
+            f"run {folder} is at the checkpoint after step {found} by now, it was at {start.steps}"
+            " when this process began",
+            "start again: it goes on from where the other process left it",
+        )
 
 
 def output_of(output: Path | None, force: bool, earlier: Run | None, start: Start) -> Path | None:

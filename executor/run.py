@@ -16,9 +16,9 @@ from pathlib import Path
 
 from hydraplan.errors import InputError, RunFailed, WorkerLost
 from hydraplan.executor.checkpoint import load, save, share
-from hydraplan.executor.folder import run_folder, sole_writer
+from hydraplan.executor.folder import one_at_a_time, run_folder, sole_writer
 from hydraplan.executor.groups import World
-from hydraplan.executor.launch import run_workers, under_torchrun
+from hydraplan.executor.launch import heeded_signals, run_workers, under_torchrun
 from hydraplan.executor.optimizer import clip_gradients, sharded_adamw, update
 from hydraplan.executor.predicted import Predicted, predict
 from hydraplan.executor.prepare import Job, prepare
@@ -30,6 +30,7 @@ from hydraplan.executor.resume import (
     is_checkpoint,
     is_foreign,
     output_of,
+    refuse_moved_on,
     refuse_other,
     start_again,
     start_of,
@@ -42,6 +43,7 @@ from hydraplan.executor.worker import run_step, set_up
 from hydraplan.files.ledger import Ledger, rewind
 from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.opsfile import StepOps
+from hydraplan.files.parquet import seen_to_disk
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
     Run,
@@ -59,9 +61,6 @@ from hydraplan.views.console import note
 
 LEARNING_RATE, CLIP_GRAD = 3e-4, 1.0
 KEPT_CHECKPOINTS = 2
-
-PUT_OFF = (signal.SIGTERM, signal.SIGINT)
-"""Signals that the launcher, torchrun or a terminal sends to end a worker."""
 
 
 def execute(
@@ -123,9 +122,8 @@ def execute(
     check_steps(steps, first, plan.header)
     if steps == first.steps:
         note(f"all {steps} steps of the run are done; --steps with a larger number trains on")
-    job = prepare(
-        path, sorted({step % num_batches for step in range(first.steps, steps)}), settings
-    )
+    next_round = range(first.steps, min(steps, first.steps + num_batches))
+    job = prepare(path, sorted(step % num_batches for step in next_round), settings)
     header = RunHeader(
         tool_version=__version__,
         mode="measured",
@@ -199,10 +197,11 @@ def _train(
     with ExitStack() as stack:
         if world.rank == 0:
             predicted = {batch.batch: predict(job.cost, batch) for batch in job.batches}
-            with _signals_put_off():
+            with _signals_put_off(), seen_to_disk(folder), one_at_a_time(folder.parent):
                 if folder.exists():
                     stack.enter_context(sole_writer(folder))
                 if start.in_place:
+                    refuse_moved_on(folder, start)
                     rewind(folder, header, start.steps)
                     ledger = Ledger(open_run(folder).steps)
                 else:
@@ -251,7 +250,7 @@ def _finished(
 def _signals_put_off() -> Iterator[None]:
     """Let the signals that end a worker wait until the block is done, so files are whole."""
     came: list[int] = []
-    before = {n: signal.signal(n, lambda number, _: came.append(number)) for n in PUT_OFF}
+    before = {n: signal.signal(n, lambda number, _: came.append(number)) for n in heeded_signals()}
     try:
         yield
     finally:

@@ -170,4 +170,11 @@ def _read_run(path: Path, step: int | None) -> Exported:
     batch, cost = batch_of(run, plan, step), plan.header.cost_model()
     rows = slot_times(cost, batch.sequences.placed(), batch.num_microbatches).rows
     about: dict[str, object] = {"run": path.name, "step": step, "mode": run.header.mode}
-    return Exported(read_timeline(run, step), cost.route, rows, about)
+    timeline = read_timeline(run, step)
+    ran, planned = (
+        [sorted(op[:3] for op in ops) for ops in schedule]
+        for schedule in (timeline.schedule, batch.schedule)
+    )
+    if ran != planned:
+        raise InputError(f"{path / 'ops.parquet'}: ops of step {step} are not those of its batch")
+    return Exported(timeline, cost.route, rows, about)

@@ -60,7 +60,8 @@ def begin_checkpoint(run: Path, steps: int) -> Path:
     spare = spare_folder(run, steps)
     if spare.is_dir():
         shutil.rmtree(spare)
-    spare.mkdir(parents=True)
+    spare.parent.mkdir(exist_ok=True)
+    spare.mkdir()
     return spare
 
 

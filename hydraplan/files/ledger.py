@@ -21,7 +21,7 @@ from hydraplan.files.checkpointfile import (
     newest_checkpoint,
     remove_unfinished,
 )
-from hydraplan.files.parquet import beside, open_parquet, with_footer
+from hydraplan.files.parquet import beside, open_parquet, read_batches, with_footer
 from hydraplan.files.runfile import ROWS_OF_A_GROUP, RUN_FILES, Run, RunHeader, unfinished_files
 
 LEDGER_COLUMNS = (
@@ -125,7 +125,7 @@ def rewind(path: Path, header: RunHeader, steps: int) -> None:
 def _keep(path: Path, schema: pa.Schema, header: RunHeader, steps: int) -> None:
     file = open_parquet(path, schema)
     with beside(path) as spare, pq.ParquetWriter(spare, with_footer(schema, header)) as writer:
-        for batch in file.iter_batches(ROWS_OF_A_GROUP, use_threads=False):
+        for batch in read_batches(file, path, ROWS_OF_A_GROUP):
             kept = batch.filter(pc.less(batch.column("step"), steps))
             if len(kept):
                 writer.write_batch(kept)

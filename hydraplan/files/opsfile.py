@@ -8,17 +8,23 @@ plan's cost model has the same op run, noise-free, from the start of the step.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from hydraplan.errors import InputError
 from hydraplan.files.parquet import column, open_parquet, read_rows
-from hydraplan.model import Op, Timeline, Waits
+from hydraplan.model import Op, OpKind, Timeline, Waits
 
 SYNC = "sync"
 """Name of the gradient sync among the ops; its microbatch and chunk are -1."""
+
+PREDICTED = "predicted_"
+"""Before the names of the columns that the plan's cost model fills."""
+
+MOST_S = 1e12
+"""No step lasts so long; in microseconds still far below what a float holds."""
 
 SECONDS = (
     "start_s",
@@ -114,32 +120,37 @@ def read_ops(path: Path, step: int, pp: int, ranks: int) -> StepOps:
     """Op times of one step.
 
     Raises:
-        InputError: The file is damaged, or rows of some lane are missing.
+        InputError: The file is damaged, rows of some lane are missing, or they are none of a step.
     """
     table = read_rows(open_parquet(path, OPS_SCHEMA), path)
     table = table.take(pa.array(np.flatnonzero(column(table, "step") == step)))
     kinds = np.array(table.column("op").to_pylist())
     columns = {name: column(table, name) for name in OPS_SCHEMA.names if name != "op"}
     names = [name for name in SECONDS if name != "waiting_s"]
+    if not _are_times(columns):
+        raise InputError(f"{path}: times of step {step} are not those of ops that ran")
     schedule, times, syncs = [], [], []
     for stage in range(pp):
-        here = columns["stage"] == stage
-        ops, sync = np.flatnonzero(here & (kinds != SYNC)), np.flatnonzero(here & (kinds == SYNC))
-        ops = ops[np.lexsort((columns["lane"][ops], columns["position"][ops]))]
-        each = np.tile(np.arange(ranks), len(ops) // ranks)
-        if not len(sync) or not len(ops) or not np.array_equal(columns["lane"][ops], each):
+        here = np.flatnonzero(columns["stage"] == stage)
+        here = here[np.lexsort((columns["lane"][here], columns["position"][here]))]
+        count = len(here) // ranks
+        places = np.indices((count, ranks)).reshape(2, -1)
+        found = [columns["position"][here], columns["lane"][here]]
+        if count < 2 or not np.array_equal(found, places):
             raise InputError(f"{path}: step {step}, stage {stage} lacks rows of some lane")
-        first = ops.reshape(-1, ranks)[:, 0]
-        schedule.append(
-            tuple(
-                Op(kinds[i], int(columns["microbatch"][i]), int(columns["chunk"][i])) for i in first
-            )
-        )
+        told = [
+            (str(kinds[i]), int(columns["microbatch"][i]), int(columns["chunk"][i])) for i in here
+        ]
+        lists = [told[lane::ranks] for lane in range(ranks)]
+        if any(other != lists[0] for other in lists) or not _is_list(lists[0]):
+            raise InputError(f"{path}: step {step}, stage {stage} holds ops that no worker runs")
+        schedule.append(tuple(Op(cast(OpKind, kind), m, c) for kind, m, c in lists[0][:-1]))
+        ops, sync = here[:-ranks], here[-ranks:]
         times.append([columns[name][ops].reshape(-1, ranks) for name in names])
         syncs.append(
             [
                 float(columns[f"{of}end_s"][sync].max() - columns[f"{of}start_s"][sync].max())
-                for of in ("", "predicted_")
+                for of in ("", PREDICTED)
             ]
         )
     start, end, busy, group, transfer, *then = (
@@ -151,3 +162,20 @@ def read_ops(path: Path, step: int, pp: int, ranks: int) -> StepOps:
         Waits(group, transfer),
         Timeline(tuple(schedule), then[0], then[1], then[2], predicted_sync),
     )
+
+
+def _are_times(columns: dict[str, Any]) -> bool:
+    """Whether all seconds are numbers a run can have, and nothing ends before it starts."""
+    rests = ("waiting_s", "group_wait_s")  # differences, which may round below zero
+    told = all((np.abs(columns[name]) < MOST_S).all() for name in SECONDS)
+    told = told and all((columns[name] >= 0).all() for name in SECONDS if name not in rests)
+    spans = ((columns[f"{of}start_s"], columns[f"{of}end_s"]) for of in ("", PREDICTED))
+    return told and all((start <= end).all() for start, end in spans)
+
+
+def _is_list(ops: Sequence[tuple[str, int, int]]) -> bool:
+    """Whether these are the ops of a lane, each once, and the gradient sum after them."""
+    *before, last = ops
+    is_once = len(set(before)) == len(before)
+    known = all(kind in get_args(OpKind) and min(m, chunk) >= 0 for kind, m, chunk in before)
+    return last == (SYNC, -1, -1) and is_once and known

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from hydraplan.config import Config, validation_text
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, RunFailed
 
 FOOTER_KEY = b"hydraplan"
 
@@ -76,6 +76,23 @@ def beside(path: Path) -> Iterator[Path]:
             spare.unlink(missing_ok=True)
 
 
+@contextmanager
+def seen_to_disk(path: Path) -> Iterator[None]:
+    """Say where the disk refused what the block writes to `path`; pyarrow itself names no file.
+
+    Raises:
+        RunFailed: It did.
+    """
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else first_line(error)
+        raise RunFailed(
+            f"{error.filename or path}: {why}",
+            "see that the folder is there and its disk has room, then go on with --resume",
+        ) from None
+
+
 def with_footer(schema: pa.Schema, header: Config) -> pa.Schema:
     """The schema with `header` as JSON in its metadata."""
     return schema.with_metadata({FOOTER_KEY: header.model_dump_json().encode()})
@@ -110,6 +127,14 @@ def read_rows(file: pq.ParquetFile, path: Path, group: int | None = None) -> pa.
     except DAMAGED as error:
         raise InputError(f"{path} is damaged: {first_line(error)}") from None
     return table
+
+
+def read_batches(file: pq.ParquetFile, path: Path, rows: int) -> Iterator[pa.RecordBatch]:
+    """All rows of an opened file, so many at a time; refuse what is damaged."""
+    try:
+        yield from file.iter_batches(rows, use_threads=False)
+    except DAMAGED as error:
+        raise InputError(f"{path} is damaged: {first_line(error)}") from None
 
 
 def read_footer(file: pq.ParquetFile, path: Path, header: type[H]) -> H:

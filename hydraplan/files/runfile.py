@@ -28,8 +28,10 @@ from hydraplan.files.opsfile import OPS_SCHEMA, StepOps, ops_table, read_ops
 from hydraplan.files.parquet import (
     beside,
     open_parquet,
+    read_batches,
     read_footer,
     read_rows,
+    seen_to_disk,
     with_footer,
 )
 from hydraplan.files.planfile import Plan, open_plan, read_batch
@@ -211,6 +213,9 @@ def recorder(path: Path) -> Iterator[Callable[[Step, bool], None]]:
 
     A step is written at once if that is asked for, or unless the last write was too recent for its
     length; what waits is written with a later step, or when the block ends, however it ends.
+
+    Raises:
+        RunFailed: The disk refused a write; the steps written before stay.
     """
     waiting: list[Step] = []
     due_s = 0.0
@@ -218,7 +223,8 @@ def recorder(path: Path) -> Iterator[Callable[[Step, bool], None]]:
     def write() -> None:
         nonlocal due_s
         began_s = time.perf_counter()
-        append_steps(path, waiting)
+        with seen_to_disk(path):
+            append_steps(path, waiting)
         waiting.clear()
         ended_s = time.perf_counter()
         due_s = ended_s + WAIT_PER_WRITE * (ended_s - began_s)
@@ -249,9 +255,10 @@ def open_run(path: Path) -> Run:
     steps = read_rows(file, steps_path).to_pylist()
     for i, row in enumerate(steps):
         finite = all(math.isfinite(v) for v in row.values() if v is not None)
-        counts = min(row["batch"], row["tokens"] - row["valid_tokens"], row["valid_tokens"])
+        counts = min(row["tokens"] - row["valid_tokens"], row["valid_tokens"])
         counts = min(counts, row["first_sequence_id"], row["num_sequences"] - 1)
-        if row["step"] != i or not finite or counts < 0 or row["iteration_s"] <= 0:
+        is_next = (row["step"], row["batch"]) == (i, i % header.plan.num_batches)
+        if not is_next or not finite or counts < 0 or row["iteration_s"] <= 0:
             raise InputError(f"{steps_path}: row {i} is not what a finished step {i} leaves: {row}")
     held, sent = path / "memory.parquet", path / "traffic.parquet"
     shape = len(steps), header.plan.options.pp, header.plan.options.ranks
@@ -306,6 +313,6 @@ def _append(path: Path, rows: pa.Table) -> None:
     file = pq.ParquetFile(path)
     schema = file.schema_arrow
     with beside(path) as spare, pq.ParquetWriter(spare, schema) as writer:
-        for batch in file.iter_batches(ROWS_OF_A_GROUP, use_threads=False):
+        for batch in read_batches(file, path, ROWS_OF_A_GROUP):
             writer.write_batch(batch)
         writer.write_table(rows.cast(schema), row_group_size=ROWS_OF_A_GROUP)

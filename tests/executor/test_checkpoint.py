@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, RunFailed
 from hydraplan.executor.checkpoint import MOMENTS, load, save, share
 from hydraplan.executor.groups import World
 from hydraplan.files.checkpointfile import newest_checkpoint
@@ -88,3 +88,20 @@ def test_the_manifest_is_json_that_tells_size_and_digest_of_every_file(saved):
     for name, file in told["files"].items():
         assert (checkpoint.path / name).stat().st_size == file["size_bytes"]
         assert len(file["sha256"]) == 64
+
+
+def test_a_disk_without_room_is_told_with_the_folder_of_the_checkpoint(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hydraplan.executor.checkpoint.write_tensors", full)
+
+    def entry(rank: int):
+        try:
+            save(World(rank, 1, 1), tmp_path, 1, {}, "p" * 64, "l" * 64, 2)
+        except RunFailed as error:
+            return str(error)
+        return ""
+
+    said = f"{tmp_path}/checkpoints/.step-00000001.tmp: No space left on device"
+    assert run_ranks(entry, 1) == [f"checkpoint after step 1: {said}"]

@@ -55,6 +55,23 @@ def test_a_killed_worker_is_named_though_its_peers_fail_too():
         run_workers(entry, 2, 2, 30.0)
 
 
+def test_a_signal_that_the_command_was_started_to_ignore_ends_nobody():
+    """As nohup starts it."""
+
+    def entry(world):
+        if world.rank == 1:
+            os.kill(os.getppid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)
+        dist.barrier()
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run_workers(entry, 1, 2, 30.0) is True
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_an_error_of_ours_arrives_as_itself_with_its_hint():
     def entry(world):
         if world.rank == 1:

@@ -1,5 +1,6 @@
 """A run that was ended by anything goes on as if nothing had happened, or is refused."""
 
+import fcntl
 import os
 import select
 import shutil
@@ -17,7 +18,8 @@ import pytest
 from hydraplan.cli.app import run as command
 from hydraplan.errors import InputError, RunFailed, StalePlan, WorkerLost
 from hydraplan.executor import launch
-from hydraplan.executor.folder import sole_writer
+from hydraplan.executor.folder import one_at_a_time, sole_writer
+from hydraplan.executor.resume import Start, refuse_moved_on
 from hydraplan.files.checkpointfile import CHECKPOINTS, checkpoint_folders, newest_checkpoint
 from hydraplan.files.runfile import RUN_FILES, Run, open_run, recorder
 from hydraplan.files.tensorfile import read_tensors
@@ -243,6 +245,24 @@ def test_a_run_that_is_being_written_is_left_to_its_writer(plan, copied):
             train(plan, output=copied, force=True)
     assert {path.name: path.read_bytes() for path in copied.glob("*.parquet")} == before
     assert len(train(plan, resume=copied, steps=6).steps) == 6
+
+
+def test_a_run_that_another_process_took_further_meanwhile_is_not_rewound(copied):
+    now = Start(5, newest_checkpoint(copied), in_place=True)
+    refuse_moved_on(copied, now)
+    with pytest.raises(InputError, match="after step 5 by now, it was at 3") as caught:
+        refuse_moved_on(copied, now._replace(steps=3))
+    assert "start again" in caught.value.hint
+
+
+def test_runs_are_made_in_a_folder_one_at_a_time(tmp_path):
+    other = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with one_at_a_time(tmp_path), pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(other)
 
 
 def test_a_run_is_held_from_its_first_step_on(plan, tmp_path):

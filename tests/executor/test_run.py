@@ -13,8 +13,9 @@ from hydraplan.cli.app import run as command
 from hydraplan.errors import InputError, RunFailed, StalePlan
 from hydraplan.executor import run as executor_run
 from hydraplan.executor.groups import World
-from hydraplan.executor.prepare import prepare
-from hydraplan.executor.run import PUT_OFF, _signals_put_off
+from hydraplan.executor.launch import TAKEN_SIGNALS
+from hydraplan.executor.prepare import Job, prepare
+from hydraplan.executor.run import _signals_put_off
 from hydraplan.executor.settings import Settings
 from hydraplan.executor.worker import agree
 from hydraplan.files.lengths import digest, read_lengths
@@ -131,14 +132,18 @@ def test_weights_are_float32_under_bfloat16_and_small_updates_are_kept(recompute
     assert run.traffic.measured.tolist() == run.traffic.predicted.tolist()
 
 
-def test_signals_wait_until_files_are_whole():
+@pytest.mark.parametrize("number", TAKEN_SIGNALS)
+def test_signals_wait_until_files_are_whole_unless_nobody_heeds_them(number):
     came = []
-    before = {n: signal.signal(n, lambda n, _: came.append(n)) for n in PUT_OFF}
+    before = {n: signal.signal(n, lambda n, _: came.append(n)) for n in TAKEN_SIGNALS}
+    ignored = signal.SIGHUP if number is not signal.SIGHUP else signal.SIGQUIT
+    signal.signal(ignored, signal.SIG_IGN)
     try:
         with _signals_put_off():
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), ignored)
+            os.kill(os.getpid(), number)
             assert came == []
-        assert came == [signal.SIGTERM]
+        assert came == [number]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -149,6 +154,32 @@ def test_signals_wait_until_files_are_whole():
 def test_options_that_are_no_finite_number_are_exit_2(plan, capsys, option, value):
     assert command(["execute", str(plan), option, value]) == 2
     assert option.strip("-").split("-")[-1] in capsys.readouterr().err
+
+
+def test_a_run_of_any_number_of_steps_reads_each_batch_once_and_starts(plan, monkeypatch):
+    found = []
+
+    def start(entry, pp, ranks, timeout_s, device):
+        found.extend(cell.cell_contents for cell in entry.__closure__)
+        return False
+
+    monkeypatch.setattr(executor_run, "run_workers", start)
+    assert train(plan, steps=10**18) is None
+    (job,) = (value for value in found if isinstance(value, Job))
+    assert [batch.batch for batch in job.batches] == [0, 1]
+
+
+@pytest.mark.parametrize("left", ["WORLD_SIZE", "RANK"])
+def test_half_of_torchruns_environment_does_not_make_local_workers_wait_for_rank_0(
+    plan, monkeypatch, left
+):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(left, "3")
+    job = prepare(plan, [1], Settings())
+    assert not job.is_shared
+    assert [batch.batch for batch in job.batches] == [1]
+    assert len(job.digest) == 64
 
 
 def test_an_output_that_exists_is_refused_before_anything_runs(plan, tmp_path):

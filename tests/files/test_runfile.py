@@ -78,6 +78,17 @@ def test_a_run_whose_last_step_was_cut_off_holds_the_finished_ones(run, monkeypa
     ]
 
 
+def test_a_disk_that_refuses_a_step_is_told_with_the_folder(run, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError(27, "Error writing bytes to file")
+
+    monkeypatch.setattr("hydraplan.files.runfile.pq.ParquetWriter", fail)
+    said = pytest.raises(RunFailed, match=r"x\.run: File too large$")
+    with said as caught, recorder(run) as record:
+        record(step(2, 2.0), True)
+    assert "room" in caught.value.hint
+
+
 @pytest.mark.parametrize("write_s", [0.0, 1.0])
 def test_steps_wait_four_times_as_long_as_a_write_takes_and_none_is_lost(
     tmp_path, monkeypatch, write_s
@@ -168,6 +179,7 @@ def test_what_is_not_a_run_or_not_in_it_is_refused(run, tmp_path):
     [
         ("step", 3),
         ("batch", -1),
+        ("batch", 1),
         ("first_sequence_id", -1),
         ("num_sequences", 0),
         ("tokens", 7),
