@@ -100,3 +100,14 @@ def test_rewinding_keeps_the_steps_before_and_nothing_half_written(run):
 def test_the_next_row_follows_the_last_that_was_trained(run):
     rows = open_run(run).steps
     assert [next_row(rows[:n], 7) for n in range(4)] == [7, 3, 6, 9]
+
+
+def test_a_damaged_page_of_op_times_is_told_before_they_are_cut_and_leaves_nothing(run):
+    path = run / "ops.parquet"
+    raw = bytearray(path.read_bytes())
+    raw[4:24] = b"\xff" * 20
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match=r"ops\.parquet is damaged: "):
+        rewind(run, header(), 2)
+    assert path.read_bytes() == raw
+    assert not [file.name for file in run.iterdir() if file.name.endswith(".tmp")]
