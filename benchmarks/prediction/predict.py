@@ -8,16 +8,23 @@ are CPU seconds of one thread, since the cores of this machine are shared: the p
 replaced by the thread's CPU time, and `ops.parquet` has that of every op. Seconds of an op are the
 median over its steps without the first. Links are measured by the clock; what a prediction has of
 them is in `busy` of the plan, while a worker that waits for its group uses no CPU.
+
+A shared machine is not equally fast all the time, and two busy cores are slower than one. So a
+fixed piece of work, small enough for a core's own cache, is timed beside the profile, and around
+every run by as many processes as there are workers: `machine` is by how much it took longer there.
 """
 
 import argparse
+import multiprocessing
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "planner"))
@@ -42,6 +49,9 @@ vocab_size = 2048
 dtype = "float32"
 """
 STEPS, CAP = 4, 2_048
+PROBES = 200
+"""Pieces of fixed work that are timed; about a second."""
+
 LIMIT = 0.15
 """Error above which a reason is owed."""
 
@@ -68,12 +78,16 @@ CASES = (
 
 
 class Ops(NamedTuple):
-    """Ops with rows: kind, whether their slot shares a sequence, measured and predicted seconds."""
+    """Ops with rows: kind, whether their slot shares a sequence, measured and predicted seconds.
+
+    `machine`: what fixed work took around the run over what it took beside the profile.
+    """
 
     kind: list[str]
     shared: list[bool]
     busy_s: FloatArray
     predicted_s: FloatArray
+    machine: FloatArray
 
     def error(self) -> FloatArray:
         """Predicted over measured less one."""
@@ -92,9 +106,11 @@ def main() -> None:
         folder = Path(name)
         (folder / "model.toml").write_text(MODEL)
         profile = folder / "p.profile.parquet"
+        before_s = fixed_work_s(1)
         told("profile", "--device", "cpu", "--model", folder / "model.toml",
              "--seconds", args.seconds, "-o", profile)  # fmt: skip
-        found = {case: compared(folder, profile, case) for case in CASES}
+        profiled_s = (before_s + fixed_work_s(1)) / 2
+        found = {case: compared(folder, profile, case, profiled_s) for case in CASES}
     whole = joined(list(found.values()))
     columns = list(row("", whole))
     by_plan = [row(case.name, ops) for case, ops in found.items()]
@@ -111,14 +127,41 @@ def cpu_seconds(call: measure.Run) -> float:
     return time.thread_time() - began_s
 
 
-def compared(folder: Path, profile: Path, case: Case) -> Ops:
+def fixed_work_s(workers: int) -> float:
+    """CPU seconds of a fixed piece of a worker's work, median, mean of so many at once."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    children = [context.Process(target=_fixed_work, args=(theirs,)) for _ in range(workers)]
+    for child in children:
+        child.start()
+    found = [ours.recv() for _ in children]
+    for child in children:
+        child.join()
+    return float(np.mean(found))
+
+
+def _fixed_work(told_to: Connection) -> None:
+    torch.set_num_threads(1)
+    q, x, weight = (torch.ones(shape) for shape in ((1, 8, 512, 32), (512, 256), (256, 704)))
+    times = []
+    for _ in range(PROBES):
+        began_s = time.thread_time()
+        torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+        torch.nn.functional.silu(x @ weight) @ weight.T
+        times.append(time.thread_time() - began_s)
+    told_to.send(float(np.median(times)))
+
+
+def compared(folder: Path, profile: Path, case: Case, profiled_s: float) -> Ops:
     """Plan a case, run it, and bring its ops together."""
     lengths, plan, kept = (folder / name for name in ("lengths.txt", "x.plan", "x.run"))
     np.savetxt(lengths, drawn(case.lengths), "%d")
     told("plan", lengths, "--profile", profile, "--pp", case.pp, "--ranks", case.ranks,
          "--max-tokens-per-rank", CAP, "--batch-sequences", len(drawn(case.lengths)),
          "--pipeline", case.pipeline, "-o", plan, "--force")  # fmt: skip
+    before_s = fixed_work_s(case.pp * case.ranks)
     told("execute", plan, "--steps", STEPS, "-o", kept, "--force")
+    machine = (before_s + fixed_work_s(case.pp * case.ranks)) / 2 / profiled_s
     batch, cost = read_batch(open_plan(plan), 0), open_plan(plan).header.cost_model()
     placed = batch.sequences.placed()
     rows = slot_times(cost, placed, batch.num_microbatches).rows
@@ -133,7 +176,7 @@ def compared(folder: Path, profile: Path, case: Case) -> Ops:
                 shared.append(bool(here.any()))
                 busy.append(busy_s[position, lane])
                 predicted.append(steps[0].predicted.busy_s[stage][position, lane])
-    result = Ops(kinds, shared, np.array(busy), np.array(predicted))
+    result = Ops(kinds, shared, np.array(busy), np.array(predicted), np.full(len(busy), machine))
     progress(f"{case.name}: {row(case.name, result)}")
     return result
 
@@ -168,6 +211,7 @@ def chosen(whole: Ops, index: np.ndarray) -> Ops:
         [whole.shared[i] for i in index],
         whole.busy_s[index],
         whole.predicted_s[index],
+        whole.machine[index],
     )
 
 
@@ -178,17 +222,19 @@ def joined(parts: list[Ops]) -> Ops:
         [shared for part in parts for shared in part.shared],
         np.concatenate([part.busy_s for part in parts]),
         np.concatenate([part.predicted_s for part in parts]),
+        np.concatenate([part.machine for part in parts]),
     )
 
 
 def row(name: str, ops: Ops) -> Cell:
     """One line: how many ops, how long they take, and how far predictions are off.
 
-    The last three columns tell one factor, by which this machine may have been slower or faster
-    than when it was profiled, from the error that is left without it.
+    `machine out`: what is left where predictions are multiplied by `machine`; `factor out`: where
+    they are divided by their median of the row, so that only ratios of ops count.
     """
     error = ops.error()
     factor = float(np.median(error)) + 1
+    slower = np.abs((error + 1) * ops.machine - 1)
     apart = np.abs((error + 1) / factor - 1)
     return {
         "ops of": name, "count": len(error), "median ms": 1e3 * float(np.median(ops.busy_s)),
@@ -196,8 +242,10 @@ def row(name: str, ops: Ops) -> Cell:
         "p90 error": float(np.quantile(np.abs(error), 0.9)),
         f"above {LIMIT:.0%}": f"{(np.abs(error) > LIMIT).mean():.0%}",
         "predicted / measured": factor,
-        "median error, that out": float(np.median(apart)),
-        "p90 error, that out": float(np.quantile(apart, 0.9)),
+        "machine": float(np.median(ops.machine)),
+        "median error, machine out": float(np.median(slower)),
+        "median error, factor out": float(np.median(apart)),
+        "p90 error, factor out": float(np.quantile(apart, 0.9)),
     }  # fmt: skip
 
 
