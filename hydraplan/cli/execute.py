@@ -177,6 +177,15 @@ def execute(
                 f"--checkpoint-every {checkpoint_every} has no use without -o, nothing is kept",
                 "name a run folder: -o NAME.run",
             )
+        if is_flag(context, "keep_checkpoints") and checkpoint_every is None and resume is None:
+            raise InputError(
+                f"--keep-checkpoints {keep_checkpoints} has no use, there are no checkpoints",
+                "ask for them: --checkpoint-every STEPS",
+            )
+        if is_flag(context, "force") and output is None:
+            raise InputError(
+                "--force has no use without -o, nothing is replaced", "leave --force out"
+            )
         from hydraplan.executor.run import execute as execute_run
         from hydraplan.executor.settings import Settings
 

@@ -345,3 +345,16 @@ def test_workers_that_were_asked_for_different_runs_refuse_and_say_what_differs(
 def test_options_of_real_runs_are_refused_in_a_simulated_one(plan, option, capsys):
     assert command(["execute", str(plan), "--simulate", *option]) == 2
     assert f"{option[0]} has no use with --simulate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--keep-checkpoints", "3"], "--keep-checkpoints 3 has no use, there are no checkpoints"),
+        (["--force"], "--force has no use without -o, nothing is replaced"),
+        (["--checkpoint-every", "2"], "--checkpoint-every 2 has no use without -o"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(plan, option, said, capsys):
+    assert command(["execute", str(plan), *option]) == 2
+    assert said in capsys.readouterr().err
