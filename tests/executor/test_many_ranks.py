@@ -23,6 +23,7 @@ PLACES = [
 
 @pytest.mark.slow
 @pytest.mark.dist
+@pytest.mark.timeout(300)
 def test_64_workers_take_a_step_end_cleanly_and_keep_to_their_open_files(tmp_path):
     plan = write_test_plan(tmp_path / "x.plan", [PLACES], pp=PP, ranks=RANKS)
     job = prepare(plan, [0], Settings(timeout_s=TIMEOUT_S))
