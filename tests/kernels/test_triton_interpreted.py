@@ -16,6 +16,8 @@ HERE = Path(__file__).parent
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.timeout(300)
+
 
 def run(*command: str, **environment: str) -> str:
     environment = {**os.environ, "TRITON_INTERPRET": "0", **environment}
@@ -25,7 +27,7 @@ def run(*command: str, **environment: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
