@@ -147,9 +147,45 @@ def orders() -> dict[str, Any]:
     return found
 
 
+def episodes() -> dict[str, Any]:
+    """Episodes of a policy's environment side by side, windows and a tight limit among them."""
+    from hydraplan.planner.pipeline.memory import Memory  # noqa: PLC0415
+    from hydraplan.planner.pipeline.spells import sorted_spells  # noqa: PLC0415
+    from hydraplan.planner.policy import env  # noqa: PLC0415
+    from hydraplan.planner.policy.world import Instance  # noqa: PLC0415
+    from tests.planner.lanes import lane_times  # noqa: PLC0415
+
+    rng, cases = np.random.default_rng(5), []
+    for p, m in ((1, 3), (2, 5), (4, 6)):
+        live, where = rng.uniform(0.5, 1.5, m), rng.integers(0, p, 2)
+        begin_s, speed, source = rng.uniform(0, m, 2), np.full(2, 0.5), np.zeros(2, np.int64)
+        cases.append(Instance(
+            lane_times(rng.lognormal(0, 0.5, (3, p, m)), 0.1),
+            Memory(0.8 * p + 1, live, 0.3),
+            rng.uniform(1, 2, p),
+            sorted_spells(p, where, begin_s, begin_s + m, speed, source),
+        ))  # fmt: skip
+    played = env.env_of(cases)
+    found: dict[str, Any] = {}
+    for name in ("template", "drawn"):
+        env.reset(played)
+        seen: list[Any] = []
+        while not played.ended.all():
+            actions = env.template_actions(played)
+            if name == "drawn":
+                actions = np.array([rng.choice(np.flatnonzero(m)) if any(m) else 0
+                                    for m in played.masks])  # fmt: skip
+            seen += [played.features.tolist(), played.masks.tolist()]
+            env.step(played, actions)
+        orders = [env.schedule_of(played, n) for n in range(len(cases))]
+        found[name] = seen, env.makespan_s(played).tolist(), orders
+    return found
+
+
 def results() -> dict[str, Any]:
     """Everything, as JSON holds it: floats to the last bit."""
-    found = {"plans": plans(), "structures": structures(), "noisy": noisy(), "orders": orders()}
+    makers = {"plans": plans, "structures": structures, "noisy": noisy, "orders": orders}
+    found = {name: make() for name, make in {**makers, "episodes": episodes}.items()}
     return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
 

@@ -1,0 +1,1 @@
+"""Op orders as a decision process: what a learned planner sees, does and gets."""
