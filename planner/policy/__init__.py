@@ -1,1 +1,1 @@
-"""Op orders as a decision process: what a learned planner sees, does and gets."""
+"""Decisions beside placement: op orders as a decision process, who is slow, which work moves."""
