@@ -92,6 +92,14 @@ def test_the_ends_of_the_pool_pair_first_and_the_first_pair_without_gain_is_the_
     assert found.after_s == pytest.approx([1.3125, 1.3, 1.375, 1.359375, 1.3125, 1.3])
 
 
+@pytest.mark.parametrize("gives", [0, 1])
+def test_no_pair_is_tried_after_one_without_gain(gives):
+    """The slowest may give nothing, or less than the margin asks; the next pair would gain."""
+    slow, most = np.array([2.0, 1.8, 1.0, 1.0]), np.array([gives, 32, 32, 32])
+    assert pair_up(pool(4, most_units=most), slow).moves == ()
+    assert len(pair_up(pool(4), slow).moves) == 2
+
+
 def test_equal_ranks_exchange_nothing():
     found = pair_up(pool(4), np.ones(4), margin=0.0)
     assert found.moves == ()
