@@ -29,6 +29,9 @@ from hydraplan.planner.policy.moves import Layer, PairRun, Trip, pair_run
 MARGIN = 0.05
 """Share of the giver's time that a move has to gain; below it an error of the model could lose."""
 
+ROUNDING = 1e-12
+"""Share of a time within which a wait is one of rounding."""
+
 ROWS_A_BLOCK = 16
 """Rows that move together; kernels of fewer take another path, with other roundings."""
 
@@ -150,7 +153,8 @@ def _best_count(run: Callable[[int], PairRun], size: int, most: int) -> int:
     """How often `size` units move, at most `most` times; 0 if that ends no earlier."""
 
     def is_hidden(count: int) -> bool:
-        return run(count * size).giver_wait_s <= 0
+        tried = run(count * size)
+        return tried.giver_wait_s <= ROUNDING * tried.giver_s
 
     def is_better(count: int) -> bool:
         return run(count * size).end_s < run((count - 1) * size).end_s

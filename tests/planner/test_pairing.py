@@ -134,9 +134,10 @@ def test_a_gain_within_the_margin_is_left():
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_pair_moves_the_best_hidden_number_and_ends_as_its_events_do(data):
+    # sums of binary fractions are exact, so a limit met exactly is no matter of rounding
     draw, eighth = data.draw, st.integers(0, 32).map(lambda n: n / 8)
     both = st.lists(eighth, min_size=2, max_size=2).map(np.array)
-    units, group = draw(st.sampled_from([(8, 1), (8, 2), (12, 4)]))
+    units, group = draw(st.sampled_from([(8, 1), (8, 2), (16, 4)]))
     layers = draw(st.integers(1, 3))
     sent = [Sent(draw(both) / 16, draw(both) / 16, draw(eighth) / 8) for _ in range(2)]
     work = Pool(draw(both), draw(both), draw(both), np.full(2, units), group, *sent)
