@@ -4,7 +4,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from hydraplan.errors import InputError
@@ -23,33 +23,40 @@ def run_folder(output: Path | None) -> Iterator[Path]:
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Let one process at a time look into a folder and make a run there; the others wait."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    with _locked(folder, fcntl.LOCK_EX):
         yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Hold an existing run folder against other writers; it is free again however this one ends.
 
-    A file system without locks holds nobody off.
-
     Raises:
         InputError: Another process writes the run.
     """
+    with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_mine:
+        if not is_mine:
+            raise InputError(
+                f"run {folder} is being written by another process", "wait until it has ended"
+            )
+        yield
+
+
+@contextmanager
+def _locked(folder: Path, how: int) -> Iterator[bool]:
+    """Lock a folder while the block runs; whether nobody else holds it.
+
+    A file system without locks holds nobody off.
+    """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with suppress(OSError):
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(
-                    f"run {folder} is being written by another process", "wait until it has ended"
-                ) from None
-        yield
+        is_mine = True
+        try:
+            fcntl.flock(handle, how)
+        except BlockingIOError:
+            is_mine = False
+        except OSError:
+            pass
+        yield is_mine
     finally:
         os.close(handle)
