@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hydraplan.errors import RunFailed
+from hydraplan.errors import RunFailed, first_line
 from hydraplan.executor.groups import World
 from hydraplan.executor.message_header import difference, header
 from hydraplan.planner.pipeline.lowering import Message
@@ -186,7 +186,4 @@ class Transport:
 
 def reason(error: Exception) -> str:
     """First line of what went wrong, without gloo's file names and guesses."""
-    lines = str(error).strip().splitlines()
-    if not lines:
-        return type(error).__name__
-    return re.sub(r"\[\S+:\d+\] ", "", lines[0].partition(". This is typically")[0])[:240]
+    return re.sub(r"\[\S+:\d+\] ", "", first_line(error).partition(". This is typically")[0])[:240]

@@ -73,3 +73,9 @@ class Infeasible(HydraplanError):
     """The request is well-formed, but no plan can meet it."""
 
     exit_code = 4
+
+
+def first_line(error: BaseException) -> str:
+    """First line of what an error says, at most 240 characters; its kind if it says nothing."""
+    text = str(error).strip()
+    return (text.splitlines()[0] if text else type(error).__name__)[:240]

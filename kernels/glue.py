@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, first_line
 from hydraplan.heads import Heads
 from hydraplan.kernels import head_columns, merge
 from hydraplan.kernels.merge import accumulator_dtype
@@ -101,7 +101,7 @@ def why_no_triton(device: torch.device, dtype: torch.dtype) -> str:
         triton = triton_glue()
     # what a package raises that is absent, or built for another machine or torch
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
-        return f"it cannot be imported: {_first_line(error)}"
+        return f"it cannot be imported: {first_line(error)}"
     return disagreement(triton, device, dtype)
 
 
@@ -116,7 +116,7 @@ def disagreement(glue: Glue, device: torch.device, dtype: torch.dtype) -> str:
     # Triton compiles on the first call, with an assembler and a C compiler that may be absent or
     # old, and each of them fails in ways of its own; it is why Triton is not chosen, and is said.
     except Exception as error:
-        return f"a small call failed: {_first_line(error)}"
+        return f"a small call failed: {first_line(error)}"
     return wrong
 
 
@@ -163,7 +163,3 @@ class _Drawn:
 
     def __call__(self, dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator).to(self.device, dtype)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [repr(error)])[0]

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hydraplan.errors import InputError, RunFailed
+from hydraplan.errors import InputError, RunFailed, first_line
 from hydraplan.heads import Heads, HeadSplit, check_groups, even_split
 from hydraplan.kernels.attention import AttentionKernel
 from hydraplan.kernels.exchange import Neighbours, Peers
@@ -230,5 +230,5 @@ def _named(bucket: Bucket) -> Iterator[None]:
         more = ", ..." if len(bucket.sequence_id) > 4 else ""
         raise RunFailed(
             f"attention of sequences {ids}{more} on lanes {bucket.first_rank}..{last} failed on"
-            f" member {bucket.member}: {str(error).splitlines()[0]}"
+            f" member {bucket.member}: {first_line(error)}"
         ) from error

@@ -13,6 +13,8 @@ import sys
 from importlib import import_module, metadata
 from typing import NamedTuple
 
+from hydraplan.errors import first_line
+
 
 class Package(NamedTuple):
     """A distribution, the module used of it, its functions, and versions from, and below which.
@@ -48,19 +50,15 @@ def why_absent(package: Package) -> str:
         return f"{name} {version} lacks a module: {error}"
     except ImportError as error:
         if "undefined symbol" in str(error):
-            return f"{name} {version} meets a library built for another torch: {_line(error)}"
-        return f"{name} {version} cannot be imported: {_line(error)}"
+            return f"{name} {version} meets a library built for another torch: {first_line(error)}"
+        return f"{name} {version} cannot be imported: {first_line(error)}"
     # whatever else a package does where driver, device or build do not fit is its reason
     except Exception as error:
-        return f"{name} {version} cannot be imported: {type(error).__name__}: {_line(error)}"
+        return f"{name} {version} cannot be imported: {type(error).__name__}: {first_line(error)}"
     missing = [function for function in package.functions if not hasattr(module, function)]
     if missing:
         return f"{name} {version} has no {', '.join(missing)} in {package.module}"
     return ""
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]
 
 
 def _order(version: str) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hydraplan.errors import first_line
 from hydraplan.kernels import reference
 from hydraplan.kernels.guarded import AttentionKernel
 from hydraplan.kernels.merge import accumulator_dtype
@@ -72,7 +73,7 @@ def probe(kernel: AttentionKernel, device: torch.device, dtype: torch.dtype) -> 
         # Whatever another package raises where device, build or version do not fit is why the
         # kernel is not chosen, and `doctor` says so.
         except Exception as error:
-            return f"a small call failed: {(str(error) or type(error).__name__).splitlines()[0]}"
+            return f"a small call failed: {first_line(error)}"
         for what, a, b in zip(("output", "lse", "dq", "dk", "dv"), got, right, strict=True):
             if a.shape != b.shape:
                 return f"its {what} has shape {tuple(a.shape)}, not {tuple(b.shape)}"

@@ -32,9 +32,8 @@ def plan(
 
     Arguments and errors as `prepare`.
     """
-    (header, batches), first = fastest_layout(
-        options, on_layouts(lengths, profile, options, num_batches)
-    )
+    layouts = on_layouts(lengths, profile, options, num_batches)
+    (header, batches), first = fastest_layout(options, layouts)
     return header, (_planned(batches, options, i, first) for i in range(len(batches)))
 
 
@@ -47,9 +46,8 @@ def plan_many(
     They are forked on entry and gone on exit. Arguments and errors as `prepare`, and
     `forked.in_order`.
     """
-    (header, batches), first = fastest_layout(
-        options, on_layouts(lengths, profile, options, num_batches)
-    )
+    layouts = on_layouts(lengths, profile, options, num_batches)
+    (header, batches), first = fastest_layout(options, layouts)
 
     def work(index: int) -> BatchPlan:
         return _planned(batches, options, index, first)

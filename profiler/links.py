@@ -22,8 +22,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from hydraplan.errors import RunFailed
-from hydraplan.files.parquet import first_line
+from hydraplan.errors import RunFailed, first_line
 from hydraplan.files.profilefile import Measurement
 from hydraplan.host import begin_as_child
 from hydraplan.profiler.measure import MIN_REPEATS, cpu_timer, wants_more, with_times

@@ -1,6 +1,6 @@
 import pytest
 
-from hydraplan.errors import many
+from hydraplan.errors import first_line, many
 
 
 @pytest.mark.parametrize(
@@ -15,3 +15,9 @@ from hydraplan.errors import many
 )
 def test_a_noun_goes_with_its_count(count: int, noun: str, said: str) -> None:
     assert many(count, noun) == said
+
+
+def test_an_error_that_says_nothing_is_told_by_its_kind() -> None:
+    assert first_line(OSError("\n disk full\nat last")) == "disk full"
+    assert first_line(RuntimeError()) == "RuntimeError"
+    assert len(first_line(ValueError("x" * 1_000))) == 240

@@ -144,10 +144,12 @@ def _machine() -> Iterator[Finding]:
 
 def _try(part: str, purpose: str, attempt: Callable[[], str]) -> Finding:
     """The finding of an attempt: what it returns, or why it failed."""
+    from hydraplan.errors import first_line
+
     try:
         return Finding(part, "ok", attempt(), purpose)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
-        return Finding(part, "absent", (str(error).splitlines() or [repr(error)])[0], purpose)
+        return Finding(part, "absent", first_line(error), purpose)
 
 
 def _gloo() -> str:

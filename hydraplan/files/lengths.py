@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hydraplan.errors import InputError, many, printable
+from hydraplan.errors import InputError, first_line, many, printable
 from hydraplan.files.megatron_idx import MAGIC, Unit, read_lengths_only
-from hydraplan.files.parquet import DAMAGED, first_line
+from hydraplan.files.parquet import DAMAGED
 from hydraplan.model import IntArray
 
 LENGTH_COLUMNS = ("length", "length_tokens", "seqlen")

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from hydraplan.config import Config, validation_text
-from hydraplan.errors import InputError, RunFailed
+from hydraplan.errors import InputError, RunFailed, first_line
 
 FOOTER_KEY = b"hydraplan"
 
@@ -146,12 +146,6 @@ def read_footer(file: pq.ParquetFile, path: Path, header: type[H]) -> H:
         return header.model_validate_json(raw)
     except ValidationError as error:
         raise InputError(f"footer of {path}: {validation_text(error)}") from None
-
-
-def first_line(error: BaseException) -> str:
-    """First line of an exception's text, at most 200 characters."""
-    text = str(error).strip()
-    return (text.splitlines()[0] if text else type(error).__name__)[:200]
 
 
 def column(table: pa.Table, name: str) -> Any:

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-from hydraplan.errors import InputError, many
-from hydraplan.files.parquet import DAMAGED, first_line
+from hydraplan.errors import InputError, first_line, many
+from hydraplan.files.parquet import DAMAGED
 from hydraplan.files.runfile import Run, batch_of, open_run, plan_of, read_timeline
 from hydraplan.model import FloatArray, Timeline
 from hydraplan.planheader import MAX_DIGITS, MAX_SPEED, MIN_SPEED

@@ -111,7 +111,7 @@ def test_a_library_built_for_another_torch_is_told(site):
         ("raise ImportError('libcudart.so.12: cannot open shared object file')",
          "cannot be imported: libcudart.so.12: cannot open shared object file"),
         ("raise RuntimeError('no driver\\nat all')", "cannot be imported: RuntimeError: no driver"),
-        ("raise OSError", "cannot be imported: OSError: "),
+        ("raise OSError", "cannot be imported: OSError: OSError"),
         ("def _flash_attn_fwd(): ...",
          "has no _flash_attn_bwd in flash_attn.cute.interface"),
     ],
