@@ -163,11 +163,11 @@ def _scatter(
     target = whole + ((row * heads + head) * width)[:, None] + dim[None, :]
     entry = table + head * PLACES * 3
     if PLACES == 1:
-        value = _load_place(flat, entry, row, dim, held, rows, width)
+        value = _load_place(flat, entry, row, dim, rows, width)
     else:
         total = tl.zeros([ROWS, COLUMNS], WIDE)
         for place in range(PLACES):
-            total += _load_place(flat, entry + place * 3, row, dim, held, rows, width).to(WIDE)
+            total += _load_place(flat, entry + place * 3, row, dim, rows, width).to(WIDE)
         value = total.to(whole.dtype.element_ty)
     tl.store(target, value, mask=held)
 
@@ -178,11 +178,14 @@ def _load_place(
     entry: tl.tensor,
     row: tl.tensor,
     dim: tl.tensor,
-    held: tl.tensor,
     rows: tl.tensor,
     width: tl.constexpr,
 ) -> tl.tensor:
     """The block of one place, zero where there is none."""
     before, count, column = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
     source = flat + ((before * rows + row * count + column) * width)[:, None] + dim[None, :]
-    return tl.load(source, mask=held & (count > 0), other=0.0)
+    # Not `held & (count > 0)`: Triton's interpreter makes integers of a block and a number's
+    # comparison, and from 3.9 on takes no integers for a mask.
+    rows_there = tl.where(count > 0, rows, 0)
+    held = (row < rows_there)[:, None] & (dim < width)[None, :]
+    return tl.load(source, mask=held, other=0.0)
