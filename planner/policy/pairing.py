@@ -32,9 +32,6 @@ MARGIN = 0.05
 ROUNDING = 1e-12
 """Share of a time within which a wait is one of rounding."""
 
-ROWS_A_BLOCK = 16
-"""Rows that move together; kernels of fewer take another path, with other roundings."""
-
 
 @dataclass(frozen=True, slots=True)
 class Pool:
