@@ -21,6 +21,7 @@ from hydraplan.errors import RunFailed, StalePlan
 from hydraplan.executor.groups import World
 from hydraplan.executor.transport import reason
 from hydraplan.kernels.packing import RankLayout
+from hydraplan.migration import NO_MOVES, Moves
 from hydraplan.model import BatchPlan, Sequences
 
 Hashes = NDArray[np.uint64]
@@ -41,20 +42,23 @@ HASHED_COLUMNS = (
 """All that a worker needs to know of a sequence; their order is that of execution."""
 
 
-def check_same_step(world: World, batch: BatchPlan, layouts: Sequence[RankLayout]) -> None:
+def check_same_step(
+    world: World, batch: BatchPlan, layouts: Sequence[RankLayout], moves: Moves = NO_MOVES
+) -> None:
     """Refuse to start a step that some worker would run in another way; collective.
 
     `layouts` are those of this lane, one a microbatch, as it is going to run them.
 
     Raises:
-        StalePlan: A worker holds another batch than rank 0.
+        StalePlan: A worker holds another batch or other moves than rank 0.
         RunFailed: A worker runs exchanges in another order than the plan, or did not come in time.
     """
-    held = _gathered(world, np.array([batch_hash(batch)]))
-    for rank in np.flatnonzero(held[:, 0] != held[0, 0]).tolist():
+    held = _gathered(world, np.array([batch_hash(batch), _hash(repr(moves))], np.uint64))
+    for rank, other in np.argwhere(held != held[0]).tolist():
         raise StalePlan(
-            f"{world.describe(rank)} holds another batch {batch.batch} than rank 0",
-            "start every host with the same plan folder",
+            f"{world.describe(rank)} holds {('another', 'other moves for')[other]} batch"
+            f" {batch.batch} than rank 0",
+            "start every host with the same plan folder and the same version of hydraplan",
         )
     wanted = planned_hashes(batch.sequences.placed(), batch.num_microbatches, world.ranks)
     said = _gathered(world, lane_hashes(layouts)).reshape(world.pp, world.ranks, -1)
@@ -76,6 +80,10 @@ def batch_hash(batch: BatchPlan) -> int:
     ops = [(op.kind, op.microbatch, op.chunk) for stage in batch.schedule for op in stage]
     said.update(repr((batch.batch, batch.num_microbatches, len(placed), ops)).encode())
     return int.from_bytes(said.digest(), "little")
+
+
+def _hash(said: str) -> int:
+    return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "little")
 
 
 def lane_hashes(layouts: Iterable[RankLayout]) -> Hashes:

@@ -25,7 +25,9 @@ from hydraplan.files.runfile import RunHeader
 from hydraplan.kernels.attention import choose_kernel
 from hydraplan.kernels.glue import choose_glue
 from hydraplan.kernels.packing import rank_layout
+from hydraplan.migration import NO_MOVES, Moves, check_moves, head_splits
 from hydraplan.model import BatchPlan
+from hydraplan.slots import slot_rows
 
 
 def set_up(
@@ -59,15 +61,26 @@ def set_up(
     return Worker(groups, route, stage, kernel, is_one_host, device, checked)
 
 
-def run_step(worker: Worker, job: Job, batch: BatchPlan) -> Measured | None:
-    """Forward and backward of one batch; what was measured on rank 0, gradients on all."""
-    world = worker.groups.world
+def run_step(
+    worker: Worker, job: Job, batch: BatchPlan, moves: Moves = NO_MOVES
+) -> Measured | None:
+    """Forward and backward of one batch; what was measured on rank 0, gradients on all.
+
+    Raises:
+        InputError: Moves do not belong to the batch.
+        StalePlan: Another worker holds another batch or other moves.
+        RunFailed: A peer died or did not answer in time; the op is named.
+    """
+    world, model = worker.groups.world, worker.stage.model
     placed = batch.sequences.placed()
-    slots = [
-        load_slot(rank_layout(placed, m, world.lane), placed, job.tokens, worker.device)
-        for m in range(batch.num_microbatches)
+    rows = slot_rows(placed, world.ranks, batch.num_microbatches)
+    check_moves(moves, model, placed, rows, world.pp)
+    splits = head_splits(moves.shares, model, world.stage)
+    layouts = [
+        rank_layout(placed, m, world.lane, splits.get(m)) for m in range(batch.num_microbatches)
     ]
-    check_same_step(world, batch, [slot.layout for slot in slots])
+    slots = [load_slot(layout, placed, job.tokens, worker.device) for layout in layouts]
+    check_same_step(world, batch, layouts, moves)
     valid_tokens = count_labels(placed, batch.batch)
     result = run_batch(worker, job.steps[batch.batch][world.stage], slots, valid_tokens)
     return collect(world, batch.schedule, result)

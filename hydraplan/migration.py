@@ -81,6 +81,9 @@ class Moves(NamedTuple):
         return {name: [list(move) for move in moves] for name, moves in self._asdict().items()}
 
 
+NO_MOVES = Moves()
+
+
 def check_moves(
     moves: Moves, model: ModelShape, placed: Sequences, rows: IntArray, pp: int
 ) -> None:
@@ -183,6 +186,18 @@ def _one(form: Any, entry: Any) -> Any:
         if type(value) is not int or not 0 <= value < 2**31:
             raise InputError(f"moves: {value!r} is no whole number from 0 on")
     return form(*values, *(() if counts is None else (tuple(map(tuple, counts)),)))
+
+
+def head_splits(
+    shares: Iterable[HeadShares], model: ModelShape, stage: int
+) -> dict[int, dict[tuple[int, int, int], HeadSplit]]:
+    """Splits of a stage's uneven buckets: by microbatch, then (first rank, ulysses, ring size)."""
+    splits: dict[int, dict[tuple[int, int, int], HeadSplit]] = {}
+    for share in shares:
+        if share.stage == stage:
+            split = share.split(model.num_heads, model.num_kv_heads)
+            splits.setdefault(share.microbatch, {})[share[2:5]] = split
+    return splits
 
 
 def busy_rows(moves: Moves, rows: IntArray, stage: int) -> IntArray:

@@ -77,29 +77,36 @@ class SlotTimes:
         return result
 
 
+def slot_rows(placed: Sequences, num_ranks: int, num_microbatches: int) -> IntArray:
+    """Exact rows of every slot, shape (lanes, microbatches); `placed` holds only rows on ranks."""
+    held = rank_tokens(placed.length_tokens, placed.ulysses_size, placed.ring_size)
+    return _spread(placed, held, num_ranks, num_microbatches).astype(np.int64)
+
+
+def _spread(
+    groups: Sequences, per_member: IntArray | FloatArray, num_ranks: int, num_microbatches: int
+) -> FloatArray:
+    """Sum over every slot of what the members of groups put there, (lanes, microbatches)."""
+    group, member = expand(groups.degree)
+    slot = groups.microbatch[group] * num_ranks + groups.first_rank[group] + member
+    sums = np.bincount(slot, per_member, num_microbatches * num_ranks)
+    return sums.astype(float).reshape(num_microbatches, num_ranks).T
+
+
 def slot_times(cost: CostModel, placed: Sequences, num_microbatches: int) -> SlotTimes:
     """Cost of every slot of a batch; `placed` holds only rows on ranks."""
     check_size(cost.pp, cost.ranks, num_microbatches)
-    u, r = placed.ulysses_size, placed.ring_size
-
-    def spread(per_member: IntArray | FloatArray, groups: IntArray | slice) -> FloatArray:
-        """Sum over every slot of what the members of these groups put there, (M, lanes)."""
-        group, member = expand(placed.degree[groups])
-        lane = placed.first_rank[groups][group] + member
-        slot = placed.microbatch[groups][group] * cost.ranks + lane
-        sums = np.bincount(slot, per_member, num_microbatches * cost.ranks)
-        return sums.astype(float).reshape(num_microbatches, cost.ranks)
-
-    everyone = slice(len(placed))
-    rows = spread(rank_tokens(placed.length_tokens, u, r), everyone).astype(np.int64)
     bucket, lead = buckets(placed)
-    attention_s = cost.attention_s(placed.length_tokens, u, r, bucket)
+    shape = placed.ulysses_size, placed.ring_size
+    attention_s = cost.attention_s(placed.length_tokens, *shape, bucket)
+    size = cost.ranks, num_microbatches
+    rows = slot_rows(placed, *size).T
     padded = rows + padding_tokens(rows, cost.tp)
     op_s = cost.call_s[..., None, None] + cost.row_s[..., None, None] * padded
-    layers = np.array(cost.layers, float)[:, :, None, None]
+    layers, leads = np.array(cost.layers, float)[:, :, None, None], placed.take(lead)
     for direction in (FORWARD, INPUT_GRADIENT):
         per_member = np.repeat(attention_s[direction], placed.degree[lead])
-        op_s[direction] += layers * spread(per_member, lead)
+        op_s[direction] += layers * _spread(leads, per_member, *size).T
     if cost.rank_speed is not None:
         op_s *= cost.slow
     return SlotTimes(  # lanes lie next to each other in memory, since runs walk over them

@@ -16,6 +16,7 @@ from hydraplan.executor.same_step import (
 from hydraplan.executor.settings import Settings
 from hydraplan.executor.verify import verify
 from hydraplan.kernels.packing import rank_layout
+from hydraplan.migration import NO_MOVES, Moves, RowMove
 from tests.builders import Place, placed_sequences
 from tests.plans import batch_plan, batch_rows, write_test_plan
 from tests.processes import run_ranks
@@ -73,9 +74,9 @@ def test_all_workers_refuse_together_what_one_of_them_would_run_otherwise():
     batch = batch_plan(3, batch_rows(PLACES), 2, 2)
     longer = replace(batch.sequences, length_tokens=batch.sequences.length_tokens + 1)
 
-    def said(world, held, layouts):
+    def said(world, held, layouts, moves=NO_MOVES):
         try:
-            check_same_step(world, held, layouts)
+            check_same_step(world, held, layouts, moves)
         except HydraplanError as error:
             return str(error)
         return ""
@@ -85,7 +86,9 @@ def test_all_workers_refuse_together_what_one_of_them_would_run_otherwise():
         layouts = [rank_layout(placed, m, world.lane) for m in range(2)]
         crossed = [replace(x, buckets=x.buckets[::-1]) if rank == 2 else x for x in layouts]
         other = replace(batch, sequences=longer) if rank == 3 else batch
-        return [said(world, *x) for x in ((batch, layouts), (batch, crossed), (other, layouts))]
+        moves = Moves(rows=(RowMove(0, 0, 0, 1, 4 + rank // 3),))
+        steps = (batch, layouts), (batch, crossed), (other, layouts), (batch, layouts, moves)
+        return [said(world, *x) for x in steps]
 
     found = run_ranks(worker, 4, timeout_s=60.0)
     assert found == found[:1] * 4
@@ -94,6 +97,7 @@ def test_all_workers_refuse_together_what_one_of_them_would_run_otherwise():
         "rank 2 (stage 1, lane 0) runs the exchanges of microbatch 0 of batch 3 in another order"
         " than the plan has them",
         "rank 3 (stage 1, lane 1) holds another batch 3 than rank 0",
+        "rank 3 (stage 1, lane 1) holds other moves for batch 3 than rank 0",
     ]
 
 
@@ -101,8 +105,8 @@ def test_all_workers_refuse_together_what_one_of_them_would_run_otherwise():
 def test_a_crossed_order_of_buckets_ends_a_run_before_its_step(tmp_path, monkeypatch):
     plan = write_test_plan(tmp_path / "x.plan", [PLACES], pp=1, ranks=2)
 
-    def crossed(placed, microbatch, lane):
-        found = rank_layout(placed, microbatch, lane)
+    def crossed(placed, microbatch, lane, splits):
+        found = rank_layout(placed, microbatch, lane, splits)
         return replace(found, buckets=found.buckets[::-1]) if lane else found
 
     monkeypatch.setattr(worker, "rank_layout", crossed)
