@@ -20,6 +20,7 @@ from hydraplan.executor.data import (
     generated_tokens,
     indexed_tokens,
 )
+from hydraplan.executor.inject import check_injected
 from hydraplan.executor.launch import under_torchrun
 from hydraplan.executor.memory import check_memory
 from hydraplan.executor.settings import TRANSPORTS, DeviceName, Settings, TransportName
@@ -124,6 +125,7 @@ def prepare(path: Path, batches: Iterable[int], settings: Settings) -> Job:
             f"{path} is for tp {header.options.tp}, real execution runs tp 1",
             "plan with --tp 1, or use execute --simulate",
         )
+    check_injected(settings.injected, header.options.pp, header.options.ranks)
     tokens = generated_tokens(settings.seed or 0, header.model.vocab_size)
     job = Job(header, "", (), {}, tokens, settings, is_shared)
     if not is_shared and job.device == "cpu":  # under torchrun the workers may be anywhere

@@ -18,6 +18,7 @@ from hydraplan.errors import InputError, RunFailed, WorkerLost
 from hydraplan.executor.checkpoint import load, save, share
 from hydraplan.executor.folder import one_at_a_time, run_folder, sole_writer
 from hydraplan.executor.groups import World
+from hydraplan.executor.inject import slow_factor
 from hydraplan.executor.launch import heeded_signals, run_workers, under_torchrun
 from hydraplan.executor.optimizer import clip_gradients, sharded_adamw, update
 from hydraplan.executor.predicted import Predicted, predict
@@ -55,6 +56,7 @@ from hydraplan.files.runfile import (
     recorder,
 )
 from hydraplan.files.trafficfile import Traffic
+from hydraplan.migration import NO_MOVES
 from hydraplan.model import BatchPlan
 from hydraplan.version import __version__
 from hydraplan.views.console import note
@@ -140,6 +142,7 @@ def execute(
         attention=job.attention,
         data=job.data,
         checkpoint_every=checkpoint_every,
+        injected=tuple(map(str, settings.injected)),
     )
     refuse_other(earlier, header)
     with run_folder(output) as folder:
@@ -214,7 +217,8 @@ def _train(
             batch = batches[step % job.header.num_batches]
             is_saved = is_checkpoint(step + 1, header)
             optimizer.zero_grad(set_to_none=True)
-            measured = run_step(worker, job, batch)
+            slow = slow_factor(job.settings.injected, world.stage, world.lane, step)
+            measured = run_step(worker, job, batch, NO_MOVES, slow)
             norm = clip_gradients(weights, groups, header.clip_grad)
             if measured is not None:
                 done = _finished(step, batch, measured, norm, predicted[batch.batch])

@@ -9,6 +9,7 @@ from typing import Literal
 
 from hydraplan.activations import Recompute
 from hydraplan.config import DType
+from hydraplan.executor.inject import Injected
 
 DeviceName = Literal["cpu", "cuda"]
 TransportName = Literal["tagged", "ordered"]
@@ -27,7 +28,8 @@ class Settings:
     kernel (`hydraplan.kernels.attention`), None for "auto". `timeout_s`: longest wait of
     a worker for another. `transport`: how messages between stages are told apart
     (`hydraplan.executor.transport`), None for what the device can. `debug_messages`: each is
-    checked by a header before it. `ring_hops`: whether one call posts both messages of a hop.
+    checked by a header before it. `ring_hops`: whether one call posts both messages of a
+    hop. `injected`: ranks that are slow on purpose.
     """
 
     seed: int | None = None
@@ -40,3 +42,4 @@ class Settings:
     transport: TransportName | None = None
     debug_messages: bool = False
     ring_hops: RingHops = "batched"
+    injected: tuple[Injected, ...] = ()

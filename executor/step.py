@@ -10,9 +10,10 @@ of one stage tensors change hands without a message. What an op was the last to 
 it is done.
 
 Measured times: start when an op's inputs are there, end when it is done, busy = CPU seconds
-of the worker's thread in between. What lies between end - start and busy is waiting: for
-members of its groups, which the exchanges of the kernels time, or for a core where ranks share
-one. What an op waits for before its start is transfer: messages that come, or that make room. A
+of the worker's thread in between, and what it sleeps if it is slow on purpose. What lies between
+end - start and busy is waiting: for members of its groups, which the exchanges of the kernels
+time, or for a core where ranks share one. What an op waits for before its start is transfer:
+messages that come, or that make room. A
 GPU is waited for at both ends of an op, on the computing stream alone, so that no message on its
 way holds up the clock; busy is then all of end - start. Nothing else in a step waits for it. No
 step has run on one yet.
@@ -77,12 +78,16 @@ class StepResult:
 
 
 def run_batch(
-    worker: Worker, steps: Sequence[Step], slots: list[Slot], valid_tokens: int
+    worker: Worker,
+    steps: Sequence[Step],
+    slots: list[Slot],
+    valid_tokens: int,
+    slow: float = 1.0,
 ) -> StepResult:
     """Forward and backward of one batch; leaves summed gradients in the stage's weights.
 
     `steps` is the lowered list of this stage, `slots` has one entry a microbatch,
-    `valid_tokens` counts those of the whole batch.
+    `valid_tokens` counts those of the whole batch. A `slow` worker takes so many times as long.
 
     Raises:
         RunFailed: A peer died or did not answer in time; the op is named.
@@ -102,7 +107,7 @@ def run_batch(
         worker.plan_digest,
     )
     held = Held(rows, len(stage.chunks), held_shares(stage.model, stage.recompute))
-    batch = _Batch(worker, slots, valid_tokens, transport, held)
+    batch = _Batch(worker, slots, valid_tokens, transport, held, slow)
     op_s: list[tuple[float, ...]] = []
     before = totals()
     origin_s = _start_clock(worker.is_one_host)
@@ -136,6 +141,7 @@ class _Batch:
     valid_tokens: int
     transport: Transport
     held: Held
+    slow: float
     handed: dict[Message, Tensor] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
     waited_s: float = 0.0
@@ -156,6 +162,9 @@ class _Batch:
             if self.worker.device.type == "cuda":
                 busy_s = end_s - start_s
             busy_s = min(busy_s, end_s - start_s)
+            if self.slow > 1:
+                time.sleep((self.slow - 1) * busy_s)
+                end_s, busy_s = time.perf_counter(), self.slow * busy_s
             group_s = min(totals().wait_s - group_s, end_s - start_s - busy_s)
         except (RuntimeError, RunFailed) as error:
             where = f", chunk {op.chunk}" if route.num_chunks > 1 else ""

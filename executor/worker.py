@@ -62,9 +62,11 @@ def set_up(
 
 
 def run_step(
-    worker: Worker, job: Job, batch: BatchPlan, moves: Moves = NO_MOVES
+    worker: Worker, job: Job, batch: BatchPlan, moves: Moves = NO_MOVES, slow: float = 1.0
 ) -> Measured | None:
     """Forward and backward of one batch; what was measured on rank 0, gradients on all.
+
+    `moves` are the same on all workers; `slow`: how many times as long this one takes, on purpose.
 
     Raises:
         InputError: Moves do not belong to the batch.
@@ -82,7 +84,7 @@ def run_step(
     slots = [load_slot(layout, placed, job.tokens, worker.device) for layout in layouts]
     check_same_step(world, batch, layouts, moves)
     valid_tokens = count_labels(placed, batch.batch)
-    result = run_batch(worker, job.steps[batch.batch][world.stage], slots, valid_tokens)
+    result = run_batch(worker, job.steps[batch.batch][world.stage], slots, valid_tokens, slow)
     return collect(world, batch.schedule, result)
 
 
@@ -98,6 +100,7 @@ def _asked(job: Job, header: RunHeader | None, start: Start | None) -> dict[str,
         "attention": job.attention,
         "timeout": job.settings.timeout_s,
         "transport": (job.transport, job.settings.debug_messages, job.settings.ring_hops),
+        "injected": job.settings.injected,
     }
     if header is not None:
         asked |= {

@@ -10,7 +10,7 @@ from hydraplan.cli import options as o
 REAL_ONLY = (
     "--data", "--device", "--attention", "--learning-rate", "--clip-grad", "--dtype", "--recompute",
     "--resume", "--checkpoint-every", "--keep-checkpoints", "--max-restarts", "--timeout",
-    "--transport", "--debug-messages", "--ring-hops",
+    "--transport", "--debug-messages", "--ring-hops", "--inject",
 )  # fmt: skip
 TRIALS, MAX_TRIALS = 200, 100_000
 """Trials with noise if none are asked for, and at most; an interval at the most is 1/300 as wide as
@@ -127,6 +127,14 @@ def execute(
     transport: Transport = None,
     debug_messages: DebugMessages = False,
     ring_hops: RingHops = "batched",
+    inject: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inject",
+            metavar="STAGE.LANE=FACTOR[@FROM-TO]",
+            help="A rank that takes so many times as long, in some steps or all; repeatable.",
+        ),
+    ] = None,
     json: o.Json = False,
 ) -> None:
     """Train with a plan on pp x ranks local processes, or as one worker under torchrun.
@@ -186,6 +194,7 @@ def execute(
             raise InputError(
                 "--force has no use without -o, nothing is replaced", "leave --force out"
             )
+        from hydraplan.executor.inject import parse_injected
         from hydraplan.executor.run import execute as execute_run
         from hydraplan.executor.settings import Settings
 
@@ -200,6 +209,7 @@ def execute(
             transport=transport,
             debug_messages=debug_messages,
             ring_hops=ring_hops,
+            injected=tuple(map(parse_injected, inject or ())),
         )
         run = execute_run(
             plan,

@@ -76,9 +76,10 @@ def run_title(run: Run) -> str:
         where += ", all lanes meeting in every microbatch" if run.header.pool_barrier else ""
     recompute = run.header.recompute
     remade = "" if recompute == "none" else f", recompute {recompute}"
+    slowed = f", slowed on purpose: {' '.join(run.header.injected)}" if run.header.injected else ""
     return printable(
         f"{run.header.plan_name}: {where}, pp {options.pp} x ranks {options.ranks},"
-        f" {run.header.dtype}{remade}"
+        f" {run.header.dtype}{remade}{slowed}"
     )
 
 
