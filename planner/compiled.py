@@ -18,7 +18,22 @@ _dispatchers: list[Any] = []
 
 def compiled(function: F) -> F:
     """Compile on first call for the argument types seen; same results as the original."""
-    dispatcher = numba.njit(cache=True)(function)
+    return _kept(function, numba.njit(cache=True)(function))
+
+
+def compiled_in_place(function: F) -> F:
+    """As `compiled`, for functions that fill arrays given to them and return numbers, no arrays.
+
+    They count no references and are put into their callers whole: where many arrays are handed on
+    in tuples, both cost ten times as much as the work itself. To make an array in one is a compile
+    error; so is to give a slice an array, which might need a copy.
+    """
+    options: dict[str, Any] = {"_nrt": False, "forceinline": True}  # mypy does not know the first
+    return _kept(function, numba.njit(cache=True, **options)(function))
+
+
+def _kept(function: F, dispatcher: Any) -> F:
+    """The dispatcher, noted for `is_cold`."""
     if hasattr(dispatcher, "py_func"):  # numba hands the function back where it is switched off
         _dispatchers.append(dispatcher)
     return cast(F, dispatcher)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hydraplan.errors import InputError
 from hydraplan.model import FloatArray, IntArray, Op, OpKind, Schedule
-from hydraplan.planner.compiled import compiled
+from hydraplan.planner.compiled import compiled_in_place
 from hydraplan.planner.policy.episode import NOBODY, NUM_ACTIONS, WAIT, State, act, begin, new_state
 from hydraplan.planner.policy.features import NUM_FEATURES, fill_features
 from hydraplan.planner.policy.template import template_kind
@@ -50,13 +50,17 @@ class Env:
 
 def env_of(instances: Sequence[Instance]) -> Env:
     """An environment at the first choice of each instance; they may differ in size."""
-    world = world_of(instances)
-    n = len(instances)
-    env = Env(
-        world, new_state(world), np.zeros((n, NUM_FEATURES)), np.zeros((n, NUM_ACTIONS), np.bool_)
-    )
+    env = empty_env(instances)
     reset(env)
     return env
+
+
+def empty_env(instances: Sequence[Instance]) -> Env:
+    """The same before any episode has begun: for `reset`, or `rollout.play`."""
+    world, n = world_of(instances), len(instances)
+    return Env(
+        world, new_state(world), np.zeros((n, NUM_FEATURES)), np.zeros((n, NUM_ACTIONS), np.bool_)
+    )
 
 
 def reset(env: Env) -> None:
@@ -108,14 +112,14 @@ def schedule_of(env: Env, n: int) -> Schedule:
     return tuple(schedule)
 
 
-@compiled
+@compiled_in_place
 def _reset(world: World, state: State, features: FloatArray, masks: NDArray[np.bool_]) -> None:
     for n in range(len(masks)):
         begin(world, state, n, masks[n])
         fill_features(world, state, n, features[n])
 
 
-@compiled
+@compiled_in_place
 def _illegal(masks: NDArray[np.bool_], stage: IntArray, actions: IntArray) -> int:
     """First episode that has not ended and whose action is not legal, -1 for none."""
     for n in range(len(masks)):
@@ -124,7 +128,7 @@ def _illegal(masks: NDArray[np.bool_], stage: IntArray, actions: IntArray) -> in
     return -1
 
 
-@compiled
+@compiled_in_place
 def _step(
     world: World,
     state: State,
@@ -138,7 +142,7 @@ def _step(
             fill_features(world, state, n, features[n])
 
 
-@compiled
+@compiled_in_place
 def _template_actions(
     world: World, state: State, masks: NDArray[np.bool_], actions: IntArray
 ) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydraplan.model import FloatArray, IntArray
-from hydraplan.planner.compiled import compiled
+from hydraplan.planner.compiled import compiled_in_place
 from hydraplan.planner.pipeline.spells import stretched_s
 from hydraplan.planner.policy.world import World
 
@@ -41,7 +41,8 @@ class State(NamedTuple):
     `held`: activations. `work_s`: expected seconds of the ops to come. `kinds`: ops in the order
     of each stage, (n, stages, 3 places). `at_s`: when each stage can take up its next op of a kind,
     infinite if it has none in sight, (n, 3, stages). `stage`: who chooses, `NOBODY` at the end, at
-    `now_s`; `may_wait`: whether it may wait.
+    `now_s`; `may_wait`: whether it may wait. `lost_s`: what windows cost, (windows,), which nobody
+    reads.
     """
 
     done: IntArray
@@ -58,6 +59,7 @@ class State(NamedTuple):
     stage: IntArray
     now_s: FloatArray
     may_wait: NDArray[np.bool_]
+    lost_s: FloatArray
 
 
 def new_state(world: World) -> State:
@@ -68,12 +70,20 @@ def new_state(world: World) -> State:
         np.zeros((n, m), np.bool_), np.zeros((n, 3), np.int64), np.zeros((n, 3, p), np.bool_),
         np.zeros((n, p)), np.zeros((n, p)), np.zeros((n, p)), np.zeros((n, p, 3 * m), np.int64),
         np.zeros((n, 3, p)), np.zeros(n, np.int64), np.zeros(n), np.ones(n, np.bool_),
+        np.zeros(len(world.windows.speed)),
     )  # fmt: skip
 
 
-@compiled
+@compiled_in_place
 def begin(world: World, state: State, n: int, mask: NDArray[np.bool_]) -> None:
     """Start the episode of an instance over, up to its first choice; fills its mask."""
+    start(world, state, n)
+    go_on(world, state, n, mask)
+
+
+@compiled_in_place
+def start(world: World, state: State, n: int) -> None:
+    """Start the episode of an instance over; `go_on` comes next."""
     stages, count = world.stages[n], world.microbatches[n]
     state.done[n], state.ready_s[n], state.left[n] = 0, np.inf, False
     state.ready_s[n, 0, 0] = 0.0
@@ -85,10 +95,9 @@ def begin(world: World, state: State, n: int, mask: NDArray[np.bool_]) -> None:
             for m in range(count):
                 state.work_s[n, s] += world.op_s[n, k, s, m]
         _look(world, state, n, s)
-    _go_on(world, state, n, mask)
 
 
-@compiled
+@compiled_in_place
 def microbatch_of(ends: IntArray, by_load: IntArray, action: int) -> int:
     """What F of the first stage takes while there is any left; one row of `ends` and `by_load`."""
     if action == F:
@@ -96,7 +105,7 @@ def microbatch_of(ends: IntArray, by_load: IntArray, action: int) -> int:
     return int(by_load[ends[1 if action == LIGHTEST else 2]])
 
 
-@compiled
+@compiled_in_place
 def has_room(world: World, state: State, n: int, stage: int) -> bool:
     """Whether the stage may hold its next forward; a first stage: any of those it could take."""
     if stage > 0:
@@ -109,7 +118,7 @@ def has_room(world: World, state: State, n: int, stage: int) -> bool:
     return False
 
 
-@compiled
+@compiled_in_place
 def _look(world: World, state: State, n: int, stage: int) -> None:
     """Note when a stage can take up its next op of each kind."""
     free_s = state.free_s[n, stage]
@@ -127,7 +136,7 @@ def _look(world: World, state: State, n: int, stage: int) -> None:
         state.at_s[n, k, stage] = at_s
 
 
-@compiled
+@compiled_in_place
 def _fill_mask(world: World, state: State, n: int, mask: NDArray[np.bool_]) -> int:
     """Fill which actions the stage that chooses may take, (6,); how many those are."""
     s, now_s = state.stage[n], state.now_s[n]
@@ -161,25 +170,31 @@ def _fill_mask(world: World, state: State, n: int, mask: NDArray[np.bool_]) -> i
     return int(mask.sum())
 
 
-@compiled
+@compiled_in_place
 def _alike(load_s: FloatArray, live: FloatArray, one: int, other: int) -> bool:
     """Whether taking one microbatch or the other is the same choice."""
     return bool(load_s[one] == load_s[other] and live[one] == live[other])
 
 
-@compiled
+@compiled_in_place
 def act(world: World, state: State, n: int, action: int, mask: NDArray[np.bool_]) -> None:
     """Take a legal action, and go on to the next choice; fills its mask."""
+    put(world, state, n, action)
+    go_on(world, state, n, mask)
+
+
+@compiled_in_place
+def put(world: World, state: State, n: int, action: int) -> None:
+    """Take a legal action; `go_on` comes next."""
     if action == WAIT:
         s = state.stage[n]
         for k in range(3):
             state.left[n, k, s] |= state.at_s[n, k, s] <= state.now_s[n]
     else:
         _run(world, state, n, action)
-    _go_on(world, state, n, mask)
 
 
-@compiled
+@compiled_in_place
 def _run(world: World, state: State, n: int, action: int) -> None:
     """Put an op of the stage that chooses down."""
     s, k = state.stage[n], F if action > WAIT else action
@@ -195,9 +210,8 @@ def _run(world: World, state: State, n: int, action: int) -> None:
     state.work_s[n, s] -= work_s
     windows, at = world.windows, n * world.op_s.shape[2] + s
     if windows.first[at] < windows.first[at + 1]:
-        lost_s = np.zeros(len(windows.speed))
         low, high = windows.first[at], windows.first[at + 1]
-        work_s = stretched_s(begin_s, work_s, low, high, windows, lost_s)
+        work_s = stretched_s(begin_s, work_s, low, high, windows, state.lost_s)
     end_s = begin_s + work_s
     state.kinds[n, s, state.done[n, :, s].sum()] = k
     state.free_s[n, s] = end_s
@@ -221,7 +235,7 @@ def _run(world: World, state: State, n: int, action: int) -> None:
         _look(world, state, n, stage)
 
 
-@compiled
+@compiled_in_place
 def _take(taken: NDArray[np.bool_], ends: IntArray, by_load: IntArray, microbatch: int) -> None:
     """Note that the first stage has taken a microbatch."""
     taken[microbatch] = True
@@ -233,9 +247,9 @@ def _take(taken: NDArray[np.bool_], ends: IntArray, by_load: IntArray, microbatc
         ends[2] -= 1
 
 
-@compiled
-def _go_on(world: World, state: State, n: int, mask: NDArray[np.bool_]) -> None:
-    """Run what nobody has a choice about, up to the next choice or the end."""
+@compiled_in_place
+def go_on(world: World, state: State, n: int, mask: NDArray[np.bool_]) -> None:
+    """Run what nobody has a choice about, up to the next choice or the end; fills the mask."""
     while True:
         s, now_s = NOBODY, np.inf
         for at_all in (False, True):  # if all that could go on wait for each other: at all

@@ -10,7 +10,7 @@ Source: ours; the papers give no features.
 import numpy as np
 
 from hydraplan.model import FloatArray
-from hydraplan.planner.compiled import compiled
+from hydraplan.planner.compiled import compiled_in_place
 from hydraplan.planner.pipeline.spells import Spells
 from hydraplan.planner.policy.episode import HEAVIEST, LIGHTEST, B, F, State, W, microbatch_of
 from hydraplan.planner.policy.template import template_kind
@@ -41,7 +41,7 @@ NEAR, WHOLE = len(_OWN), len(_OWN) + 2 * len(_NEAR)
 NUM_NEAR = len(_NEAR)
 
 
-@compiled
+@compiled_in_place
 def fill_features(world: World, state: State, n: int, out: FloatArray) -> None:
     """Fill the features of the stage that chooses, (NUM_FEATURES,); zeros at the end."""
     out[:] = 0.0
@@ -61,13 +61,13 @@ def fill_features(world: World, state: State, n: int, out: FloatArray) -> None:
     _whole(world, state, n, s, out[WHOLE:])
 
 
-@compiled
+@compiled_in_place
 def _through_s(state: State, n: int, stage: int) -> float:
     """When the stage would be through if it never waited again, seconds."""
     return float(max(state.now_s[n], state.free_s[n, stage]) + state.work_s[n, stage])
 
 
-@compiled
+@compiled_in_place
 def _own(world: World, state: State, n: int, s: int, latest_s: float, out: FloatArray) -> None:
     p, count, unit_s, now_s = (
         world.stages[n],
@@ -99,7 +99,7 @@ def _own(world: World, state: State, n: int, s: int, latest_s: float, out: Float
     out[21] = s / max(1, p - 1)
 
 
-@compiled
+@compiled_in_place
 def _windows(windows: Spells, at: int, now_s: float, span_s: float, out: FloatArray) -> None:
     """Speed now and until when; speed of the window that begins next, and when."""
     speed, next_speed, end_s, next_s = 1.0, 1.0, np.inf, np.inf
@@ -115,7 +115,7 @@ def _windows(windows: Spells, at: int, now_s: float, span_s: float, out: FloatAr
     out[3] = min(SOON, (next_s - now_s) / span_s)
 
 
-@compiled
+@compiled_in_place
 def _near(world: World, state: State, n: int, s: int, latest_s: float, out: FloatArray) -> None:
     p, unit_s, now_s = world.stages[n], world.unit_s[n], state.now_s[n]
     out[0] = 1.0
@@ -127,12 +127,14 @@ def _near(world: World, state: State, n: int, s: int, latest_s: float, out: Floa
     out[4] = state.held[n, s] / world.most[n]
     out[5] = (latest_s - _through_s(state, n, s)) / (p * unit_s)
     out[6] = world.slow[n, s]
-    speed = np.empty(4)
-    _windows(world.windows, n * world.op_s.shape[2] + s, now_s, 1.0, speed)
-    out[7] = speed[0]
+    windows, at = world.windows, n * world.op_s.shape[2] + s
+    out[7] = 1.0
+    for i in range(windows.first[at], windows.first[at + 1]):
+        if windows.begin_s[i] <= now_s < windows.end_s[i]:
+            out[7] *= windows.speed[i]
 
 
-@compiled
+@compiled_in_place
 def _whole(world: World, state: State, n: int, s: int, out: FloatArray) -> None:
     p, count, unit_s = world.stages[n], world.microbatches[n], world.unit_s[n]
     ops, idle = 0, 0

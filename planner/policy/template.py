@@ -7,10 +7,10 @@ Source: the order is `pipeline.schedules.zb_h1`; the rule and how it shrinks are
 """
 
 from hydraplan.model import IntArray
-from hydraplan.planner.compiled import compiled
+from hydraplan.planner.compiled import compiled_in_place
 
 
-@compiled
+@compiled_in_place
 def template_kind(
     stage: int, num_stages: int, num_microbatches: int, whole: int, done: IntArray
 ) -> int:
