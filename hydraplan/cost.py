@@ -16,7 +16,7 @@ HyDra publishes no formula.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,22 @@ BACKWARD_FLOPS_RATIO = 2.5
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
 """First index of every array of op times."""
+
+
+class AttentionParts(NamedTuple):
+    """Seconds of one layer's attention, shape (2, buckets), forward and backward.
+
+    `own_s`: the ring step on a member's own keys. `step_s`: one on the keys of another, and there
+    are `hops` of these, each beside a hop of `hop_s`. `home_s`: gradients of keys on their way
+    home. `exchange_s`: both all-to-alls, (buckets,).
+    """
+
+    own_s: FloatArray
+    step_s: FloatArray
+    hop_s: FloatArray
+    home_s: FloatArray
+    exchange_s: FloatArray
+    hops: FloatArray
 
 
 @dataclass(frozen=True)
@@ -131,6 +147,21 @@ class CostModel:
         Returns:
             Shape (2, num_buckets); every member of a group takes the same time.
         """
+        parts = self.attention_parts(length_tokens, ulysses_size, ring_size, bucket)
+        hidden = np.maximum(parts.step_s, parts.hop_s)
+        times: FloatArray = parts.own_s + parts.hops * hidden + parts.home_s + parts.exchange_s
+        if self.recompute == "full":
+            times[1] = times[1] + times[0]
+        return times
+
+    def attention_parts(
+        self,
+        length_tokens: IntArray,
+        ulysses_size: IntArray,
+        ring_size: IntArray,
+        bucket: IntArray | None = None,
+    ) -> "AttentionParts":
+        """What `attention_s` adds up, without what `recompute` makes again; arguments as there."""
         first, summed = _exchanges(bucket, len(length_tokens))
 
         u, r = ulysses_size.astype(float), ring_size.astype(float)
@@ -145,19 +176,19 @@ class CostModel:
         all_to_all_s = self._all_to_all_s(rows, u[first])
         hop_forward, hop_backward, hop_home = self._hops_s(rows, u[first], degree[first])
         hops = r[first] - 1
-        times = []
-        for rate, ratio, hop, home in (
-            (self.fit.attention_forward, 1.0, hop_forward, 0.0),
-            (self.fit.attention_backward, BACKWARD_FLOPS_RATIO, hop_backward, hop_home),
+        own_s, each_s, home_s = [], [], []
+        for rate, ratio, home in (
+            (self.fit.attention_forward, 1.0, 0.0),
+            (self.fit.attention_backward, BACKWARD_FLOPS_RATIO, hop_home),
         ):
             work_s = ratio * flops / r / rate.flops_per_s * (1 + rate.half_rows / call_rows)
             square_s = summed(work_s * causal_waste(length / r, rate.causal_block_rows))
-            step_s = summed(work_s) + calls * rate.call_s
-            ring = square_s + calls * rate.call_s + hops * np.maximum(step_s, hop)
-            times.append(ring + np.where(hops > 0, home, 0.0) + all_to_all_s)
-        if self.recompute == "full":
-            times[1] = times[1] + times[0]
-        return np.stack(times)
+            own_s.append(square_s + calls * rate.call_s)
+            each_s.append(summed(work_s) + calls * rate.call_s)
+            home_s.append(np.where(hops > 0, home, 0.0))
+        hop_s = np.stack([hop_forward, hop_backward])
+        parts = (np.stack(own_s), np.stack(each_s), hop_s, np.stack(home_s))
+        return AttentionParts(*parts, all_to_all_s, hops)
 
     def _all_to_all_s(self, rows: FloatArray, u: FloatArray) -> FloatArray:
         """Both all-to-alls of one direction: q, k, v in and o out, or their gradients."""

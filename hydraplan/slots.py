@@ -60,6 +60,8 @@ class SlotTimes:
     `grad_sync_s`: exposed gradient sync, shape (stages,).
     `route`: the way through the chunks; None for chunk by chunk through all stages.
     `joined`: what a forward and a backward that run at the same time take, over their sum.
+    `partner`: the lane that each begins its F and B with since one works for the other (itself if
+    none does), shape (forms of migration, stages, lanes, microbatches), None without migration.
     """
 
     op_s: FloatArray
@@ -69,6 +71,7 @@ class SlotTimes:
     grad_sync_s: FloatArray
     route: Route | None = None
     joined: float = 1.0
+    partner: IntArray | None = None
 
     @property
     def load_s(self) -> FloatArray:

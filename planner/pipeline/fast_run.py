@@ -15,11 +15,10 @@ from hydraplan.planner.compiled import compiled
 from hydraplan.planner.pipeline.simulator import (
     feeds,
     op_arrays,
-    stops_of,
     stuck_at,
-    together,
     waits_for,
 )
+from hydraplan.planner.pipeline.together import stops_of, together
 from hydraplan.route import Route
 from hydraplan.route import route as loop
 from hydraplan.slots import buckets, check_size, padding_tokens

@@ -131,7 +131,8 @@ def noisy_load(slots: SlotTimes, draws: Draws) -> Load:
         travel_s = times_of_trials(load.travel_s, draws.message)
     lanes = load.component.shape[1]
     offset = np.repeat(np.arange(count) * lanes, lanes)
-    return Load(op_s, np.tile(load.component, count) + offset, travel_s, load.joined)
+    partner = np.tile(load.partner, count) + offset
+    return Load(op_s, np.tile(load.component, count) + offset, travel_s, load.joined, partner)
 
 
 def _tiled(array: FloatArray, count: int) -> FloatArray:

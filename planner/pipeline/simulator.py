@@ -3,9 +3,10 @@
 Every stage works through its ops in order. An op starts on a lane when the lane is free and
 its message is there; a slot without rows neither gets nor sends one. Lanes connected through
 groups meet in every layer, so a connected set begins when its last lane begins and takes as
-long as its busiest lane. BW, as 1F1B has it, hands its gradient on when both halves are done;
-a forward joined with the backward after it begins when both can and ends with it. After the last
-op of a stage's latest lane comes the exposed gradient sync.
+long as its busiest lane; lanes of which one works for the other begin together. BW, as 1F1B has
+it, hands its gradient on when both halves are done; a forward joined with the backward after it
+begins when both can and ends with it. After the last op of a stage's latest lane comes the exposed
+gradient sync.
 
 `simulate` is the noise-free run. `run_ops` takes what noise makes of the same slots: other op
 times, other times on the way, slow spells of ranks (`noisy_run`).
@@ -22,6 +23,7 @@ from hydraplan.errors import Infeasible
 from hydraplan.model import FloatArray, IntArray, Schedule, Timeline
 from hydraplan.planner.compiled import compiled
 from hydraplan.planner.pipeline.spells import NONE, Spells, stretched_s
+from hydraplan.planner.pipeline.together import merged, stops_of, together, with_partners
 from hydraplan.route import Route, route
 from hydraplan.slots import SlotTimes
 
@@ -36,13 +38,15 @@ class Load(NamedTuple):
     `op_s`: (3, stages, chunks, microbatches, lanes). `component`: lowest lane of each connected
     set, (microbatches, lanes). `travel_s`: seconds of a message to another stage, -inf for a slot
     without rows, (ways, nodes, microbatches, lanes), by the node that receives it; ways and nodes
-    may be 1 where all are alike. `joined`: as in `SlotTimes`.
+    may be 1 where all are alike. `joined`: as in `SlotTimes`. `partner`: as there, but (forms,
+    stages, microbatches, lanes), without forms where there is no migration.
     """
 
     op_s: FloatArray
     component: IntArray
     travel_s: FloatArray
     joined: float
+    partner: IntArray
 
 
 class OpTimes(NamedTuple):
@@ -65,11 +69,15 @@ def simulate(slots: SlotTimes, schedule: Schedule) -> Timeline:
 def load_of(slots: SlotTimes) -> Load:
     """The slots as runs take them."""
     travel_s = np.where(slots.rows > 0, slots.boundary_s, -np.inf).T
+    partner = np.zeros((0, *slots.op_s.shape[1:2], *slots.component.shape), np.int64)
+    if slots.partner is not None:
+        partner = slots.partner
     return Load(
         np.ascontiguousarray(slots.op_s.swapaxes(-1, -2)),
         np.ascontiguousarray(slots.component.T),
         np.ascontiguousarray(travel_s)[None, None],
         slots.joined,
+        np.ascontiguousarray(partner.swapaxes(-1, -2)),
     )
 
 
@@ -152,49 +160,6 @@ def feeds(kind: int, stage: int, chunk: int, before: IntArray, after: IntArray) 
 
 
 @compiled
-def stops_of(component: IntArray) -> IntArray:
-    """One past the last lane of the component that starts at a lane; same shape."""
-    stop = np.empty_like(component)
-    for m in range(component.shape[0]):
-        end = component.shape[1]
-        for lane in range(component.shape[1] - 1, -1, -1):
-            stop[m, lane] = end
-            if lane > 0 and component[m, lane] != component[m, lane - 1]:
-                end = lane
-    return stop
-
-
-@compiled
-def _merged(one: IntArray, other: IntArray) -> IntArray:
-    """Stops of lanes that are connected in either of two microbatches."""
-    stop = np.empty_like(one)
-    lane = 0
-    while lane < len(one):
-        end = max(one[lane], other[lane])
-        after = lane + 1
-        while after < end:
-            end = max(end, one[after], other[after])
-            after += 1
-        stop[lane:end] = end
-        lane = end
-    return stop
-
-
-@compiled
-def together(begin_s: FloatArray, work_s: FloatArray, stop: IntArray, end_s: FloatArray) -> None:
-    """Fill when lanes are free again; connected ones begin with the last and end together."""
-    first = 0
-    while first < len(begin_s):
-        latest, longest = begin_s[first], work_s[first]
-        for lane in range(first + 1, stop[first]):
-            latest = begin_s[lane] if begin_s[lane] > latest else latest
-            longest = work_s[lane] if work_s[lane] > longest else longest
-        for lane in range(first, stop[first]):
-            end_s[lane] = latest + longest
-        first = stop[first]
-
-
-@compiled
 def _stretch(
     stage: int,
     begin_s: FloatArray,
@@ -240,7 +205,7 @@ def _run(
     A stage runs until it waits, and is looked at again when an op it may wait for is done: work
     grows with ops and stages, not with their product.
     """
-    op_s, component, travel_s, joined = load
+    op_s, component, travel_s, joined, partner = load
     num_stages, num_chunks = before.shape
     num_microbatches, num_lanes = component.shape
     nodes = num_stages * num_chunks
@@ -291,7 +256,11 @@ def _run(
             if parts == 2:
                 for lane in range(num_lanes):
                     work[lane] *= joined
-                stop = _merged(stops[microbatch[s, i]], stops[m])
+                stop = merged(stops[microbatch[s, i]], stops[m])
+            if len(partner) > 0:
+                for j in range(i, i + parts):
+                    if kind[s, j] != 2:
+                        with_partners(partner[:, s, microbatch[s, j]], stop, begin)
             if len(spells.first) > 0:
                 _stretch(s, begin, work, stop, spells, lost_s)
             together(begin, work, stop, end)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hydraplan.errors import Infeasible
 from hydraplan.metrics import shares
-from hydraplan.model import Op, Schedule
+from hydraplan.model import IntArray, Op, Schedule
 from hydraplan.planner.pipeline import simulator
 from hydraplan.planner.pipeline.schedules import one_f_one_b
 from hydraplan.planner.pipeline.simulator import simulate
@@ -53,8 +53,19 @@ def runs(draw: st.DrawFn) -> tuple[SlotTimes, Schedule]:
         component=np.maximum.accumulate(np.where(joined, 0, lane), axis=0),
         boundary_s=rng.integers(0, 9, (lanes, m)).astype(float),
         grad_sync_s=rng.integers(0, 20, p).astype(float),
+        partner=partners(rng, (2, p, lanes, m)) if draw(st.booleans()) else None,
     )
     return slots, one_f_one_b(p, m)
+
+
+def partners(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> IntArray:
+    """Lanes in pairs here and there, each lane's partner; itself where it has none."""
+    found = np.tile(np.arange(shape[2])[:, None], (*shape[:2], 1, shape[3]))
+    if shape[2] > 1:
+        for form, stage, m in np.ndindex(shape[0], shape[1], shape[3]):
+            one, other = rng.choice(shape[2], 2, replace=False)
+            found[form, stage, [one, other], m] = other, one
+    return found
 
 
 def by_relaxation(slots: SlotTimes, schedule: Schedule) -> dict[tuple[int, int, int], float]:
@@ -81,13 +92,19 @@ def by_relaxation(slots: SlotTimes, schedule: Schedule) -> dict[tuple[int, int, 
                     begin[lane] = max(needs)
                     f, b, w = slots.op_s[:, stage, 0, lane, m]
                     work[lane] = f if op.kind == "F" else b + w
-                for lane in range(lanes):
-                    friends = [
+                friends = {
+                    lane: [
                         x for x in range(lanes) if slots.component[x, m] == slots.component[lane, m]
                     ]
-                    end[stage, i, lane] = max(begin[x] for x in friends) + max(
-                        work[x] for x in friends
-                    )
+                    for lane in range(lanes)
+                }
+                for _ in range(2 * lanes):
+                    begin = {lane: max(begin[x] for x in friends[lane]) for lane in begin}
+                    if slots.partner is not None:
+                        for form in slots.partner[:, stage, :, m].tolist():
+                            begin = {x: max(begin[x], begin[form[x]]) for x in begin}
+                for lane in range(lanes):
+                    end[stage, i, lane] = begin[lane] + max(work[x] for x in friends[lane])
         if end == before:
             return end
 

@@ -104,6 +104,7 @@ def noisy() -> dict[str, Any]:
             grad_sync_s=rng.uniform(0, 1, 4),
             route=route(pipeline.route, 4, chunks),
             joined=0.8,
+            partner=np.tile([[2], [1], [0]], (1, 4, 1, m)),
         )
         for text in ("none", everything):
             run = noisy_run(slots, pipeline.make(4, m, chunks), parse_noise(text), trials=2)
