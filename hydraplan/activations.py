@@ -61,6 +61,18 @@ def waiting_bytes(model: ModelShape) -> int:
     return DTYPE_BYTES[model.dtype] * (went_in + came_out)
 
 
+def foreign_shares(model: ModelShape) -> tuple[float, float]:
+    """What rows of the MLP and heads of attention that another lane gave take, of a whole token.
+
+    Of a row: what goes in, and gate before and after silu, up and product; later both factors of
+    its three gradients. Of all heads of a token: q, k, v, output and log-sum-exp.
+    """
+    b, whole = DTYPE_BYTES[model.dtype], forward_bytes(model)
+    kept, waits = (c * model.hidden_size + f * model.ffn_hidden_size for c, f in ((1, 4), (2, 3)))
+    heads = 2 * b * (_query(model) + _key(model)) + ACCUMULATOR_BYTES[model.dtype] * model.num_heads
+    return b * max(kept, waits) / whole, heads / whole
+
+
 def held_shares(model: ModelShape, recompute: Recompute = "none") -> Shares:
     """What a slot holds at either time; if nothing is made again B frees 1/4 to 2/5."""
     whole = forward_bytes(model)

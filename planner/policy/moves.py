@@ -49,6 +49,15 @@ class PairRun(NamedTuple):
         return max(self.giver_s, self.taker_s)
 
 
+class Part(NamedTuple):
+    """A stretch of a layer of both ranks; the giver keeps `kept_s` of what it could move."""
+
+    giver: Layer
+    taker: Layer
+    kept_s: float
+    trip: Trip | None
+
+
 def pair_run(giver: Layer, taker: Layer, kept_s: float, trip: Trip, layers: int = 1) -> PairRun:
     """Run `layers` equal layers of both ranks, with no barrier in between.
 
@@ -57,15 +66,23 @@ def pair_run(giver: Layer, taker: Layer, kept_s: float, trip: Trip, layers: int 
             `giver.movable_s`.
         trip: What the rest takes, in each layer.
     """
+    return parts_run([Part(giver, taker, kept_s, trip)], layers)
+
+
+def parts_run(parts: Sequence[Part], layers: int = 1) -> PairRun:
+    """The same for layers of several parts that follow each other, each with a trip or none."""
     giver_s = taker_s = wait_s = 0.0
     for _ in range(layers):
-        sent_s = giver_s + giver.before_s
-        own_s = sent_s + kept_s
-        done_s = max(taker_s + taker.before_s + taker.movable_s, sent_s + trip.out_s)
-        done_s += trip.foreign_s
-        wait_s += max(done_s + trip.back_s - own_s, 0.0)
-        giver_s = max(own_s, done_s + trip.back_s) + giver.after_s
-        taker_s = done_s + taker.after_s
+        for giver, taker, kept_s, trip in parts:
+            own_s = giver_s + giver.before_s + kept_s
+            done_s = taker_s + taker.before_s + taker.movable_s
+            back_s = own_s
+            if trip is not None:
+                done_s = max(done_s, giver_s + giver.before_s + trip.out_s) + trip.foreign_s
+                back_s = done_s + trip.back_s
+            wait_s += max(back_s - own_s, 0.0)
+            giver_s = max(own_s, back_s) + giver.after_s
+            taker_s = done_s + taker.after_s
     return PairRun(giver_s, taker_s, wait_s)
 
 

@@ -156,7 +156,7 @@ def _best_count(run: Callable[[int], PairRun], size: int, most: int) -> int:
     def is_better(count: int) -> bool:
         return run(count * size).end_s < run((count - 1) * size).end_s
 
-    return _last(_last(most, is_hidden), is_better)
+    return last_where(last_where(most, is_hidden), is_better)
 
 
 def _layer(pool: Pool, rank: int, factor: float) -> Layer:
@@ -164,7 +164,7 @@ def _layer(pool: Pool, rank: int, factor: float) -> Layer:
     return Layer(*(float(time[rank]) * factor for time in times))
 
 
-def _last(most: int, holds: Callable[[int], bool]) -> int:
+def last_where(most: int, holds: Callable[[int], bool]) -> int:
     """Largest n of 0 .. most such that `holds(n)`; it holds for every smaller n but 0 too."""
     low, high = 0, most
     while low < high:

@@ -38,16 +38,25 @@ class Tasks:
 
 def pair_ends(giver, taker, kept_s, trip, layers):
     """When giver and taker end `layers` layers; the taker does its own units first."""
+    return parts_ends([(giver, taker, kept_s, trip)], layers)
+
+
+def parts_ends(parts, layers):
+    """The same for layers of several parts; a trip may be None."""
     tasks, last = Tasks(), {"giver": [], "taker": []}
     for i in range(layers):
-        before = tasks.add(f"before{i}", "giver", giver[0])
-        out = tasks.add(f"out{i}", "link out", trip[0], [before])
-        tasks.add(f"kept{i}", "giver", kept_s)
-        tasks.add(f"own{i}", "taker", taker[0] + taker[1])
-        foreign = tasks.add(f"foreign{i}", "taker", trip[1], [out])
-        back = tasks.add(f"back{i}", "link back", trip[2], [foreign])
-        last["giver"] = tasks.add(f"after{i}", "giver", giver[2], [back])
-        last["taker"] = tasks.add(f"taker after{i}", "taker", taker[2])
+        for j, (giver, taker, kept_s, trip) in enumerate(parts):
+            at = f"{i}.{j}"
+            before = tasks.add(f"before{at}", "giver", giver[0])
+            tasks.add(f"kept{at}", "giver", kept_s)
+            tasks.add(f"own{at}", "taker", taker[0] + taker[1])
+            back = []
+            if trip is not None:
+                out = tasks.add(f"out{at}", "link out", trip[0], [before])
+                foreign = tasks.add(f"foreign{at}", "taker", trip[1], [out])
+                back = [tasks.add(f"back{at}", "link back", trip[2], [foreign])]
+            last["giver"] = tasks.add(f"after{at}", "giver", giver[2], back)
+            last["taker"] = tasks.add(f"taker after{at}", "taker", taker[2])
     ends = tasks.ends()
     return ends[last["giver"]], ends[last["taker"]]
 

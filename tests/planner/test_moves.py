@@ -7,13 +7,15 @@ from hypothesis import strategies as st
 from hydraplan.heads import weighted_split
 from hydraplan.planner.policy.moves import (
     Layer,
+    Part,
     Trip,
     group_s,
     hop_is_hidden,
     pair_run,
+    parts_run,
     trip_is_hidden,
 )
-from tests.planner.event_run import group_end, pair_ends
+from tests.planner.event_run import group_end, pair_ends, parts_ends
 
 seconds = st.integers(0, 64).map(lambda n: n / 8)  # sums of eighths are exact
 layers = st.builds(Layer, seconds, seconds, seconds)
@@ -28,6 +30,16 @@ def test_a_pair_ends_when_its_events_do(giver, taker, kept_s, trip, count):
     assert (run.giver_s, run.taker_s) == pair_ends(giver, taker, kept_s, trip, count)
     without = count * (giver.before_s + kept_s + giver.after_s)
     assert run.giver_wait_s == run.giver_s - without
+
+
+parts = st.builds(Part, layers, layers, seconds, st.none() | trips)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(parts, min_size=1, max_size=3), st.integers(1, 4))
+def test_layers_of_several_parts_end_when_their_events_do(each, count):
+    run = parts_run(each, count)
+    assert (run.giver_s, run.taker_s) == parts_ends(each, count)
 
 
 @settings(max_examples=200, deadline=None)
