@@ -14,6 +14,7 @@ Shape letters: T rows, C hidden_size, H query heads, G KV heads, D head_dim.
 
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,6 +45,22 @@ Make = Callable[..., Tensor]
 
 Linears = Callable[[Make, Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 """(make, inputs, weights) -> make(*inputs) @ weight_IO in its precision, (T, O), of each weight."""
+
+
+class MlpWeights(NamedTuple):
+    """Weights of the second half of a layer."""
+
+    norm: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+
+Mlp = Callable[[Tensor], Tensor]
+"""x_TC -> what norm and SwiGLU make of it, (T, C), for any rows."""
+
+Shared = Callable[[Mlp, Tensor, MlpWeights], Tensor]
+"""(mlp, x_TC, weights) -> mlp(x_TC), some of whose rows another lane may have computed."""
 
 
 def weight_shapes(
@@ -129,6 +146,7 @@ def decoder_layer(
     rotary: tuple[Tensor, Tensor],
     attend: Attend,
     linears: Linears = plain_linears,
+    shared: Shared | None = None,
 ) -> Tensor:
     """One layer on packed rows, (T, C) to (T, C)."""
 
@@ -139,19 +157,26 @@ def decoder_layer(
         return linears(make, inputs, [weight(name) for name in names])
 
     rows, dim = x_TC.shape[0], model.head_dim
-    q, k, v = times(_norm, (x_TC, weight("attention_norm")), "query", "key", "value")
+    q, k, v = times(norm, (x_TC, weight("attention_norm")), "query", "key", "value")
     q_THD = _rotate(q.view(rows, model.num_heads, dim), rotary)
     k_TGD = _rotate(k.view(rows, model.num_kv_heads, dim), rotary)
     v_TGD = v.view(rows, model.num_kv_heads, dim)
     out = attend(q_THD, k_TGD, v_TGD).reshape(rows, model.num_heads * dim)
     x_TC = x_TC + times(_as_it_is, (out,), "output")[0]
-    gate, up = times(_norm, (x_TC, weight("mlp_norm")), "gate", "up")
-    return x_TC + times(_gated, (gate, up), "down")[0]
+
+    def mlp(x_TC: Tensor) -> Tensor:
+        gate, up = times(norm, (x_TC, weight("mlp_norm")), "gate", "up")
+        return times(gated, (gate, up), "down")[0]
+
+    if shared is None:
+        return x_TC + mlp(x_TC)
+    names = ("mlp_norm", "gate", "up", "down")
+    return x_TC + shared(mlp, x_TC, MlpWeights(*map(weight, names)))
 
 
 def head_logits(weights: Weights, x_TC: Tensor, linears: Linears = plain_linears) -> Tensor:
     """Final norm and head, (T, C) to (T, vocab_size)."""
-    return linears(_norm, (x_TC, weights["final_norm"]), (weights["head"],))[0]
+    return linears(norm, (x_TC, weights["final_norm"]), (weights["head"],))[0]
 
 
 def loss_sum(
@@ -185,11 +210,13 @@ def _as_it_is(x: Tensor) -> Tensor:
     return x
 
 
-def _gated(gate: Tensor, up: Tensor) -> Tensor:
+def gated(gate: Tensor, up: Tensor) -> Tensor:
+    """SwiGLU's product, (T, F)."""
     return functional.silu(gate) * up
 
 
-def _norm(x_TC: Tensor, weight: Tensor) -> Tensor:
+def norm(x_TC: Tensor, weight: Tensor) -> Tensor:
+    """RMSNorm in the weight's precision, (T, C)."""
     # A view, so that the gradients of both uses add up first, as they do where B makes this again.
     x = x_TC.view_as(x_TC).to(weight.dtype)
     scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + NORM_EPSILON)

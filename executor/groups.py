@@ -53,13 +53,14 @@ class Groups:
     """Groups of this process's own stage, as the kernels ask for them.
 
     `ways`: communicators between the stages of this lane, by way; none where messages have tags.
-    `batched_hops`: one call posts both messages of a ring hop.
+    `batched_hops`: one call posts both messages of a ring hop. `is_ordered`: messages have no tags.
     """
 
     world: World
     by_range: dict[tuple[int, int], dist.ProcessGroup]
     ways: dict[str, dist.ProcessGroup] = field(default_factory=dict)
     batched_hops: bool = True
+    is_ordered: bool = False
 
     def inner(self, first_lane: int, size: int) -> dist.ProcessGroup | None:
         """Group of `size` consecutive lanes of this stage, None if it was not created."""
@@ -126,7 +127,7 @@ def create_groups(
                 group = create(range(lane, world.pp * world.ranks, world.ranks))
                 if lane == world.lane:
                     ways[way] = group
-    return Groups(world, mine, ways, batched_hops)
+    return Groups(world, mine, ways, batched_hops, ordered)
 
 
 def warm_up(groups: Groups, device: torch.device) -> None:

@@ -2,12 +2,11 @@
 
 Counted as `hydraplan.metrics.live_peaks` predicts it, but from what is there: a forward pass that
 was not gone back through holds a share of the rows of its slot, weight gradients that wait another
-one. Either is divided by the chunks of a stage.
+one, and work of other lanes comes on top. All is divided by the chunks of a stage.
 """
 
 from dataclasses import dataclass, field
 
-from hydraplan.activations import Shares
 from hydraplan.executor.split_linear import Work
 from hydraplan.executor.stage import Passed
 
@@ -17,21 +16,20 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class Held:
-    """Passes and waiting work of one batch; `rows[microbatch]` are those of this lane."""
+    """Passes and waiting work of one batch; `kept[microbatch]` tokens after F, `waits` after B."""
 
-    rows: list[int]
+    kept: list[float]
+    waits: list[float]
     num_chunks: int
-    shares: Shares
     passed: dict[Key, Passed] = field(default_factory=dict)
     waiting: dict[Key, list[Work]] = field(default_factory=dict)
     peak_tokens: float = 0.0
 
     def tokens(self) -> float:
         """Tokens whose activations are held now."""
-        passed = sum(self.rows[m] for m, _ in self.passed)
-        waiting = sum(self.rows[m] for m, _ in self.waiting)
-        kept, waits = self.shares
-        return (kept * passed + waits * waiting) / self.num_chunks
+        passed = sum(self.kept[m] for m, _ in self.passed)
+        waiting = sum(self.waits[m] for m, _ in self.waiting)
+        return (passed + waiting) / self.num_chunks
 
     def measure(self) -> None:
         """Note how much is held; called after every op."""

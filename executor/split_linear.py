@@ -45,6 +45,10 @@ class WeightGradients:
         else:
             work()
 
+    def add(self, weight_IO: Tensor, x_TI: Tensor, dy_TO: Tensor) -> None:
+        """Add x^T dy to the gradient of a weight, now or later."""
+        self.do(partial(add_product, weight_IO, x_TI, dy_TO))
+
     def take(self) -> list[Work]:
         """What was put off since the last call, in the order backward met it."""
         taken, self._waiting = self._waiting, []
@@ -85,7 +89,7 @@ class SplitLinear(torch.autograd.Function):
     def backward(ctx: Any, dy_TO: Tensor) -> tuple[Tensor, None, None]:
         """Gradient of the input; that of the weight goes its own way."""
         (x_TI,), weight_IO = ctx.saved_tensors, ctx.weight_IO
-        ctx.gradients.do(partial(add_product, weight_IO, x_TI, dy_TO))
+        ctx.gradients.add(weight_IO, x_TI, dy_TO)
         return dy_TO @ weight_IO.to(dy_TO.dtype).T, None, None
 
 
@@ -115,7 +119,7 @@ class RemadeLinears(torch.autograd.Function):
             x_TI = ctx.make(*leaves)
         dx_TI: Tensor | None = None
         for weight_IO, dy_TO in zip(reversed(ctx.weights), reversed(dy), strict=True):
-            ctx.gradients.do(partial(add_product, weight_IO, x_TI.detach(), dy_TO))
+            ctx.gradients.add(weight_IO, x_TI.detach(), dy_TO)
             share = dy_TO @ weight_IO.to(dy_TO.dtype).T
             dx_TI = share if dx_TI is None else dx_TI + share
         found = torch.autograd.grad(x_TI, leaves, dx_TI)

@@ -29,6 +29,7 @@ from hydraplan.config import ModelShape
 from hydraplan.executor.data import Slot
 from hydraplan.executor.decoder import (
     Attend,
+    Shared,
     Weights,
     decoder_layer,
     embed,
@@ -71,12 +72,17 @@ class Stage:
     gradients: WeightGradients = field(default_factory=WeightGradients)
 
     def forward(
-        self, chunk: int, slot: Slot, received_TC: Tensor | None, attend: Attend
+        self,
+        chunk: int,
+        slot: Slot,
+        received_TC: Tensor | None,
+        attend: Attend,
+        shared: Shared | None = None,
     ) -> tuple[Passed, Tensor]:
         """Activations (T, C) for the next chunk; on the last, the sum of losses (scalar).
 
         With the pass to go back through. `received_TC` is None where the route begins. Whatever
-        goes in asks for a gradient.
+        goes in asks for a gradient. `shared`: how lanes share the rows of an MLP, if they do.
         """
         layers, _, is_last = self.chunks[chunk]
         if received_TC is None:
@@ -90,7 +96,7 @@ class Stage:
             run = partial(decoder_layer, self.weights, layer, self.model)
             if self.recompute == "full":
                 run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
-            x_TC = run(x_TC, rotary, attend, linears)
+            x_TC = run(x_TC, rotary, attend, linears, shared)
         if is_last:
             x_TC = loss_sum(self.weights, x_TC, slot.labels_T, linears)
         return Passed(input_TC, get_gradient_edge(x_TC)), x_TC.detach()

@@ -34,6 +34,7 @@ from hydraplan.executor.data import Slot
 from hydraplan.executor.decoder import Weights
 from hydraplan.executor.groups import Groups
 from hydraplan.executor.held import Held
+from hydraplan.executor.moved import Moved
 from hydraplan.executor.stage import Stage
 from hydraplan.executor.transport import Transport, reason
 from hydraplan.kernels.attention import AttentionKernel
@@ -82,12 +83,14 @@ def run_batch(
     steps: Sequence[Step],
     slots: list[Slot],
     valid_tokens: int,
+    moved: Moved,
     slow: float = 1.0,
 ) -> StepResult:
     """Forward and backward of one batch; leaves summed gradients in the stage's weights.
 
     `steps` is the lowered list of this stage, `slots` has one entry a microbatch,
-    `valid_tokens` counts those of the whole batch. A `slow` worker takes so many times as long.
+    `valid_tokens` counts those of the whole batch. `moved`: what goes to and comes
+    from other lanes. A `slow` worker takes so many times as long.
 
     Raises:
         RunFailed: A peer died or did not answer in time; the op is named.
@@ -106,8 +109,10 @@ def run_batch(
         worker.groups.ways,
         worker.plan_digest,
     )
-    held = Held(rows, len(stage.chunks), held_shares(stage.model, stage.recompute))
-    batch = _Batch(worker, slots, valid_tokens, transport, held, slow)
+    shares = np.array([held_shares(stage.model, stage.recompute)]).T
+    kept, waits = (shares * rows + moved.tokens).tolist()
+    held = Held(kept, waits, len(stage.chunks))
+    batch = _Batch(worker, slots, valid_tokens, transport, held, moved, slow)
     op_s: list[tuple[float, ...]] = []
     before = totals()
     origin_s = _start_clock(worker.is_one_host)
@@ -120,6 +125,7 @@ def run_batch(
         else:
             transport.post()
     transport.finish()
+    moved.outbox.finish()
     assert not batch.handed
     assert batch.held.tokens() == 0
     sync_bytes = _sum_gradients(stage.weights, worker.groups)
@@ -141,6 +147,7 @@ class _Batch:
     valid_tokens: int
     transport: Transport
     held: Held
+    moved: Moved
     slow: float
     handed: dict[Message, Tensor] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
@@ -210,9 +217,12 @@ class _Batch:
         worker, slot = self.worker, self.slots[m]
 
         def attend(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor) -> Tensor:
-            return nested_attention(q_THD, k_TGD, v_TGD, slot.layout, worker.groups, worker.kernel)
+            engine = slot.layout, worker.groups, worker.kernel, self.moved.loans.get(m)
+            return nested_attention(q_THD, k_TGD, v_TGD, *engine)
 
-        passed, output = worker.stage.forward(chunk, slot, incoming_TC, attend)
+        trip = self.moved.rows.get(m)
+        shared = None if trip is None else trip.shared
+        passed, output = worker.stage.forward(chunk, slot, incoming_TC, attend, shared)
         self.held.passed[m, chunk] = passed
         if worker.stage.chunks[chunk].is_last:
             self.losses.append(output)

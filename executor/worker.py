@@ -15,6 +15,7 @@ from hydraplan.executor.data import count_labels, load_slot
 from hydraplan.executor.device import take_device
 from hydraplan.executor.groups import World, create_groups, inner_ranges, warm_up
 from hydraplan.executor.memory import check_device_memory
+from hydraplan.executor.moved import moved_work
 from hydraplan.executor.prepare import Job
 from hydraplan.executor.record import Measured, collect
 from hydraplan.executor.resume import Start
@@ -27,6 +28,7 @@ from hydraplan.kernels.glue import choose_glue
 from hydraplan.kernels.packing import rank_layout
 from hydraplan.migration import NO_MOVES, Moves, check_moves, head_splits
 from hydraplan.model import BatchPlan
+from hydraplan.moved_work import moved_tokens
 from hydraplan.slots import slot_rows
 
 
@@ -83,8 +85,16 @@ def run_step(
     ]
     slots = [load_slot(layout, placed, job.tokens, worker.device) for layout in layouts]
     check_same_step(world, batch, layouts, moves)
+    is_checked = worker.plan_digest is not None
+    gradients = worker.stage.gradients
+    tokens = moved_tokens(job.cost, placed, moves, batch.num_microbatches)[
+        :, world.stage, world.lane
+    ]
+    moved = moved_work(moves, placed, model, worker.groups, gradients, tokens, is_checked)
     valid_tokens = count_labels(placed, batch.batch)
-    result = run_batch(worker, job.steps[batch.batch][world.stage], slots, valid_tokens, slow)
+    result = run_batch(
+        worker, job.steps[batch.batch][world.stage], slots, valid_tokens, moved, slow
+    )
     return collect(world, batch.schedule, result)
 
 

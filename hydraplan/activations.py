@@ -43,7 +43,7 @@ def forward_bytes(model: ModelShape, recompute: Recompute = "none") -> int:
     b, a = DTYPE_BYTES[model.dtype], ACCUMULATOR_BYTES[model.dtype]
     if recompute == "full":
         return b * model.hidden_size
-    attention = 2 * b * (_query(model) + _key(model)) + a * model.num_heads
+    attention = head_bytes(model, model.num_heads, model.num_kv_heads)
     if recompute == "selective":
         return 2 * b * (model.hidden_size + model.ffn_hidden_size) + attention
     norms = 2 * (2 * a * model.hidden_size + b * model.hidden_size + a)
@@ -61,16 +61,30 @@ def waiting_bytes(model: ModelShape) -> int:
     return DTYPE_BYTES[model.dtype] * (went_in + came_out)
 
 
-def foreign_shares(model: ModelShape) -> tuple[float, float]:
-    """What rows of the MLP and heads of attention that another lane gave take, of a whole token.
+def foreign_row(model: ModelShape, recompute: Recompute = "none") -> Shares:
+    """What a row of the MLP that another lane gave takes after F, and after B, of a whole token.
 
-    Of a row: what goes in, and gate before and after silu, up and product; later both factors of
-    its three gradients. Of all heads of a token: q, k, v, output and log-sum-exp.
+    After F what goes in, and gate and up, which the rest is made from again unless all is; after B
+    both factors of its three gradients.
     """
     b, whole = DTYPE_BYTES[model.dtype], forward_bytes(model)
-    kept, waits = (c * model.hidden_size + f * model.ffn_hidden_size for c, f in ((1, 4), (2, 3)))
-    heads = 2 * b * (_query(model) + _key(model)) + ACCUMULATOR_BYTES[model.dtype] * model.num_heads
-    return b * max(kept, waits) / whole, heads / whole
+    kept, waits = (c * model.hidden_size + f * model.ffn_hidden_size for c, f in ((1, 2), (2, 3)))
+    return Shares(0.0 if recompute == "full" else b * kept / whole, b * waits / whole)
+
+
+def head_bytes(model: ModelShape, num_heads: int, num_kv_heads: int) -> int:
+    """Bytes that attention keeps of a row for some heads: q, k, v, output and log-sum-exp."""
+    columns = 2 * model.head_dim * (num_heads + num_kv_heads)
+    return DTYPE_BYTES[model.dtype] * columns + ACCUMULATOR_BYTES[model.dtype] * num_heads
+
+
+def foreign_shares(model: ModelShape) -> tuple[float, float]:
+    """Most that rows of the MLP and heads of attention from another lane take, of a whole token.
+
+    The latter are all heads of a token.
+    """
+    heads = head_bytes(model, model.num_heads, model.num_kv_heads)
+    return max(foreign_row(model)), heads / forward_bytes(model)
 
 
 def held_shares(model: ModelShape, recompute: Recompute = "none") -> Shares:

@@ -10,8 +10,10 @@ import numpy as np
 
 from hydraplan.activations import Shares, held_shares
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, CostModel
+from hydraplan.migration import NO_MOVES, Moves
 from hydraplan.model import BatchPlan, FloatArray, IntArray, Schedule, Sequences, Timeline
-from hydraplan.slots import SlotTimes, padding_tokens, slot_times
+from hydraplan.moved_work import moved_tokens
+from hydraplan.slots import SlotTimes, padding_tokens, slot_rows
 from hydraplan.traffic import grad_sync_s, sent_bytes
 
 FIGURES = (
@@ -117,27 +119,34 @@ def lower_bound_s(
     return float(max(there_and_back.max(), all_work.max(), through_s.max()))
 
 
-def planned_live_peaks(cost: CostModel, batch: BatchPlan) -> FloatArray:
+def planned_live_peaks(cost: CostModel, batch: BatchPlan, moves: Moves = NO_MOVES) -> FloatArray:
     """Most tokens whose activations each rank holds in a batch, shape (stages, lanes)."""
-    slots = slot_times(cost, batch.sequences.placed(), batch.num_microbatches)
-    return live_peaks(batch.schedule, slots.rows, held_shares(cost.model, cost.recompute))
+    placed, size = batch.sequences.placed(), batch.num_microbatches
+    rows = slot_rows(placed, cost.ranks, size)
+    moved = moved_tokens(cost, placed, moves, size) if moves else None
+    return live_peaks(batch.schedule, rows, held_shares(cost.model, cost.recompute), moved)
 
 
-def live_peaks(schedule: Schedule, rows: IntArray, shares: Shares) -> FloatArray:
+def live_peaks(
+    schedule: Schedule, rows: IntArray, shares: Shares, moved: FloatArray | None = None
+) -> FloatArray:
     """Most tokens whose activations each rank holds at once, shape (stages, lanes).
 
     A token counts as what F keeps of it if nothing is made again, so a limit is as many bytes
     under every `recompute`. Per chunk F adds the share that it keeps of a slot's rows, B makes it
-    the share that waits for W, BW or W frees all. `rows` has shape (lanes, microbatches).
+    the share that waits for W, BW or W frees all. `rows` has shape (lanes, microbatches); `moved`:
+    tokens that slots hold more, (2, stages, lanes, microbatches), after F and after B.
     """
-    kept, waits = shares
-    change = {"F": kept, "BW": -kept, "B": waits - kept, "W": -waits}
+    shape = (2, len(schedule), *rows.shape)
+    own: FloatArray = np.array(shares)[:, None, None, None] * rows
+    held: FloatArray = np.broadcast_to(own, shape) if moved is None else own + moved
     peaks = np.zeros((len(schedule), rows.shape[0]))
     for stage, ops in enumerate(schedule):
         chunks = 1 + max((op.chunk for op in ops), default=0)
-        live = np.zeros(rows.shape[0])
+        live, (kept, waits) = np.zeros(rows.shape[0]), held[:, stage]
+        change = {"F": kept, "BW": -kept, "B": waits - kept, "W": -waits}
         for op in ops:
-            live = live + change[op.kind] * rows[:, op.microbatch] / chunks
+            live = live + change[op.kind][:, op.microbatch] / chunks
             peaks[stage] = np.maximum(peaks[stage], live)
     return peaks
 

@@ -9,7 +9,8 @@ Kept for the process and not for a call, since autograd calls the kernels again 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,16 +20,17 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class Exchanged:
-    """Bytes that rings and all-to-alls sent to other lanes, and seconds of waiting for them."""
+    """Bytes sent to other lanes: rings, all-to-alls, moved work; seconds of waiting for them."""
 
     ring_bytes: int = 0
     all_to_all_bytes: int = 0
+    moved_bytes: int = 0
     wait_s: float = 0.0
 
     @property
     def sent_bytes(self) -> int:
         """Bytes sent to other lanes, in any way."""
-        return self.ring_bytes + self.all_to_all_bytes
+        return self.ring_bytes + self.all_to_all_bytes + self.moved_bytes
 
 
 _TOTALS = Exchanged()
@@ -76,13 +78,12 @@ def all_to_all(
     """Trade rows (the first axis) with the lanes of a group; rows of each, in group order."""
     leaving = sum(send_rows) - send_rows[peers.own]
     _TOTALS.all_to_all_bytes += leaving * send[:1].nelement() * send.element_size()
-    began_s = _waited_s()
     rows = list(receive_rows), list(send_rows)
-    if peers.group is not None:
-        dist.all_to_all_single(received, send, *rows, group=peers.group)
-    else:
-        _trade(received.split(rows[0]), send.split(rows[1]), peers)
-    _TOTALS.wait_s += max(0.0, _waited_s() - began_s)
+    with waited():
+        if peers.group is not None:
+            dist.all_to_all_single(received, send, *rows, group=peers.group)
+        else:
+            _trade(received.split(rows[0]), send.split(rows[1]), peers)
 
 
 def _trade(received: Sequence[Tensor], send: Sequence[Tensor], peers: Peers) -> None:
@@ -118,9 +119,21 @@ def _sides(send: Tensor, receive: Tensor, target: int, source: int, tag: int) ->
 
 def wait(works: Sequence[dist.Work]) -> None:
     """Wait for what was posted."""
+    with waited():
+        for work in works:
+            work.wait()
+
+
+def count_moved(sent_bytes: int) -> None:
+    """Count a message of moved work."""
+    _TOTALS.moved_bytes += sent_bytes
+
+
+@contextmanager
+def waited() -> Iterator[None]:
+    """Time a wait for other lanes."""
     began_s = _waited_s()
-    for work in works:
-        work.wait()
+    yield
     _TOTALS.wait_s += max(0.0, _waited_s() - began_s)
 
 

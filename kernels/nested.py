@@ -4,7 +4,8 @@ One autograd Function runs the attention of a whole microbatch in one layer. Per
 (sequences on the same lanes in the same way, see `packing`): an all-to-all in the inner group
 gives each lane a few heads of its ring shard, evenly or as the bucket's head split says; the
 ring computes and merges; an all-to-all brings the output home. Backward runs the buckets in
-reverse with the transposes. Everything is packed and nothing is padded.
+reverse with the transposes. Heads that moved to another lane (`loan`) travel meanwhile.
+Everything is packed and nothing is padded.
 
 Every lane of a group must call it, rows or not, forward and backward, with the same
 recomputation policy: a lane that leaves out a bucket makes its group wait.
@@ -30,6 +31,7 @@ from hydraplan.heads import Heads, HeadSplit, check_groups, even_split
 from hydraplan.kernels.attention import AttentionKernel
 from hydraplan.kernels.exchange import Neighbours, Peers
 from hydraplan.kernels.head_runs import by_runs
+from hydraplan.kernels.loan import KEPT, Loan
 from hydraplan.kernels.packing import Bucket, RankLayout
 from hydraplan.kernels.ring import INNER, check_ring, ring_backward, ring_forward, tag
 from hydraplan.kernels.rows import permute, put, take
@@ -57,11 +59,12 @@ def nested_attention(
     layout: RankLayout,
     groups: Groups | None,
     kernel: AttentionKernel,
+    loan: Loan | None = None,
 ) -> Tensor:
     """Causal attention of every sequence of the microbatch, scale 1 / sqrt(D); differentiable.
 
     Rows are this lane's, packed in the order of `layout`. `groups` may be None if every degree
-    is one.
+    is one. `loan`: heads that this lane gives to another or takes from one.
 
     Raises:
         InputError: Heads cannot be grouped or are not those of a head split, or a ring is too
@@ -75,7 +78,7 @@ def nested_attention(
         check_ring(bucket.ring_size)
         assert bucket.degree == 1 or groups is not None, "degree above one needs groups"
     apply = cast(Any, _NestedAttention.apply)  # torch does not type it
-    return cast(Tensor, apply(q_THD, k_TGD, v_TGD, layout, groups, kernel))
+    return cast(Tensor, apply(q_THD, k_TGD, v_TGD, layout, groups, kernel, loan))
 
 
 class _NestedAttention(torch.autograd.Function):
@@ -88,25 +91,29 @@ class _NestedAttention(torch.autograd.Function):
         layout: RankLayout,
         groups: Groups | None,
         kernel: AttentionKernel,
+        loan: Loan | None,
     ) -> Tensor:
-        ctx.layout, ctx.groups, ctx.kernel = layout, groups, kernel
+        ctx.layout, ctx.groups, ctx.kernel, ctx.loan = layout, groups, kernel, loan
         ctx.scale = q_THD.shape[2] ** -0.5
         ctx.num_heads = [x.shape[1] for x in (q_THD, k_TGD, v_TGD)]
         out_THD = torch.empty_like(q_THD, memory_format=torch.contiguous_format)
         # Without history, so that saving parts of it makes no reference cycle.
         kept_THD = out_THD.detach()
         saved: list[Tensor] = []
+        coming = loan and loan.start(q_THD, k_TGD, v_TGD)
         for bucket in layout.buckets:
             with _named(bucket):
-                member = _Member(bucket, groups, ctx.num_heads)
+                member = _Member(bucket, groups, ctx.num_heads, loan)
                 q, k, v = member.to_heads([take(x, bucket.rows) for x in (q_THD, k_TGD, v_TGD)])
                 run = member.kernel(kernel)
                 out, lse = ring_forward(q, k, v, bucket.steps, member.neighbours, run, ctx.scale)
                 (rows,) = member.to_rows([out])
-                put(out_THD, bucket.rows, rows)
+                put(member.own(0, out_THD), bucket.rows, rows)
                 if bucket.ulysses_size == 1:
-                    out = take(kept_THD, bucket.rows)
+                    out = take(member.own(0, kept_THD), bucket.rows)
                 saved += [q, k, v, out, lse]
+        if loan and coming:
+            saved += loan.finish(coming, out_THD, kernel, ctx.scale)
         ctx.save_for_backward(*saved)
         return out_THD
 
@@ -119,18 +126,23 @@ class _NestedAttention(torch.autograd.Function):
         groups: Groups | None = ctx.groups
         num_heads: list[int] = ctx.num_heads
         grads = [dout_THD.new_empty((len(dout_THD), n, dout_THD.shape[2])) for n in num_heads]
+        loan: Loan | None = ctx.loan
+        coming = loan and loan.start_backward(dout_THD)
         for i, bucket in reversed(list(enumerate(ctx.layout.buckets))):
             q, k, v, out, lse = saved[5 * i : 5 * i + 5]
             with _named(bucket):
-                member = _Member(bucket, groups, num_heads)
+                member = _Member(bucket, groups, num_heads, loan)
                 (dout,) = member.to_heads([take(dout_THD, bucket.rows)])
                 run = member.kernel(ctx.kernel)
                 parts = ring_backward(
                     dout, q, k, v, out, lse, bucket.steps, member.neighbours, run, ctx.scale
                 )
-                for grad, rows in zip(grads, member.to_rows(parts), strict=True):
-                    put(grad, bucket.rows, rows)
-        return *grads, None, None, None
+                for n, rows in enumerate(member.to_rows(parts)):
+                    put(member.own(n, grads[n]), bucket.rows, rows)
+        if loan and coming:
+            kept = saved[5 * len(ctx.layout.buckets) :]
+            loan.finish_backward(coming, kept, grads, ctx.kernel, ctx.scale)
+        return *grads, None, None, None, None
 
 
 def _check_split(bucket: Bucket, num_heads: int, num_kv_heads: int) -> None:
@@ -146,12 +158,13 @@ def _check_split(bucket: Bucket, num_heads: int, num_kv_heads: int) -> None:
 class _Member:
     """One lane in one bucket: its heads, its peers and its neighbours.
 
-    `num_heads` of q, k and v.
+    `num_heads` of q, k and v. A lane that gives heads away has the others of its unsplit bucket.
     """
 
     bucket: Bucket
     groups: Groups | None
     num_heads: Sequence[int]
+    loan: Loan | None = None
 
     @property
     def split(self) -> HeadSplit:
@@ -159,8 +172,20 @@ class _Member:
         bucket, (q_heads, kv_heads, _) = self.bucket, self.num_heads
         return bucket.heads or even_split(q_heads, kv_heads, bucket.ulysses_size, bucket.ring_size)
 
+    @property
+    def lent(self) -> Loan | None:
+        """The loan that takes heads of this bucket."""
+        loan = self.loan
+        return loan if loan and loan.is_giver and self.bucket.degree == 1 else None
+
+    def own(self, part: int, x: Tensor) -> Tensor:
+        """What is computed here of q (or its output), k or v, numbers 0 to 2."""
+        return x if self.lent is None else x[:, self.lent.columns(KEPT)[part]]
+
     def kernel(self, kernel: AttentionKernel) -> AttentionKernel:
         """The kernel for the heads of this lane."""
+        if self.lent is not None:
+            return self.lent.kernel(kernel, KEPT)
         split, ring, inner = self.split, self.bucket.ring, self.bucket.inner
         held = len(split.q_heads[ring][inner]), len(split.kv_heads[inner])
         return by_runs(kernel, split.runs[ring][inner], *held)
@@ -169,7 +194,7 @@ class _Member:
         """Rows of q, k, v or of q alone to this lane's heads of the shard, in shard order."""
         bucket = self.bucket
         if bucket.ulysses_size == 1:
-            return list(parts)
+            return [self.own(n, part) for n, part in enumerate(parts)]
         heads = self._heads[: len(parts)]
         received = rows_to_heads(parts, heads, bucket.peer_rows, self._peers)
         return [permute(part, bucket.to_shard) for part in received]

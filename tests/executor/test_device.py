@@ -4,8 +4,11 @@ A meta tensor holds no numbers, so what mixes it with one of the CPU, or reads i
 would hold up a GPU. The group takes every message and brings none.
 """
 
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,13 +17,16 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from hydraplan.executor import decoder, step
 from hydraplan.executor.data import CPU, load_slot
 from hydraplan.executor.groups import World, create_groups, inner_ranges
+from hydraplan.executor.moved import moved_work
 from hydraplan.executor.prepare import prepare
 from hydraplan.executor.settings import Settings
 from hydraplan.executor.stage import build_stage
 from hydraplan.executor.step import Worker, run_batch
 from hydraplan.executor.transport import Transport
+from hydraplan.kernels import link
 from hydraplan.kernels.attention import KERNELS
 from hydraplan.kernels.packing import rank_layout
+from hydraplan.migration import NO_MOVES, HeadMove, Moves, RowMove
 from hydraplan.planner.pipeline.deadlock import find_deadlock
 from hydraplan.planner.pipeline.lowering import Step
 from hydraplan.planner.pipeline.schedules import SCHEDULES
@@ -60,19 +66,29 @@ def plan_of(folder, pipeline, places, ranks, pp=2, dtype="bfloat16"):
     return prepare(path, [0], Settings(timeout_s=9.0))
 
 
-def run(job, world, device, kernel):
+MOVES = Moves(
+    rows=(RowMove(0, 0, 2, 3, 32), RowMove(0, 1, 2, 0, 16), RowMove(1, 1, 2, 0, 16)),
+    heads=(HeadMove(0, 0, 3, 2, 3), HeadMove(0, 1, 2, 3, 8), HeadMove(1, 1, 2, 3, 8)),
+)
+
+
+def run(job, world, device, kernel, moves=NO_MOVES):
     """One step of one worker; its stage."""
     header, (batch,) = job.header, job.batches
     placed, route = batch.sequences.placed(), header.cost_model().route
     compute = getattr(torch, job.dtype)
-    stage = build_stage(header.model, header.layers, route, world.stage, 0, compute, device)
+    stage = build_stage(
+        header.model, header.layers, route, world.stage, 0, compute, device, job.recompute
+    )
     groups = create_groups(world, inner_ranges([placed]), 9.0, ordered=device == META)
     worker = Worker(groups, route, stage, KERNELS[kernel], False, device)
     slots = [
         load_slot(rank_layout(placed, m, world.lane), placed, job.tokens, device)
         for m in range(batch.num_microbatches)
     ]
-    run_batch(worker, job.steps[0][world.stage], slots, 100)
+    tokens = np.zeros((2, batch.num_microbatches))
+    moved = moved_work(moves, placed, header.model, groups, stage.gradients, tokens)
+    run_batch(worker, job.steps[0][world.stage], slots, 100, moved)
     return stage
 
 
@@ -86,7 +102,7 @@ def test_a_step_keeps_to_its_device_and_reads_nothing_back_before_its_end(
     job = plan_of(tmp_path, pipeline, MIXED, ranks=4)
     for rank in (0, 6):  # with most of the rings and groups, and with rows in two microbatches
         faked(rank, 8)
-        stage = run(job, World(rank, 2, 4), META, "cuda")
+        stage = run(job, World(rank, 2, 4), META, "cuda", MOVES)
         for weight in stage.weights.values():
             assert (weight.grad.device.type, weight.grad.dtype) == ("meta", torch.float32)
     assert read_back == ([4, 0] if pipeline == "zb-v" else [0, 4])
@@ -125,6 +141,31 @@ def test_without_tags_what_is_issued_is_the_list_that_is_proven(
     assert issued(job, faked, META, monkeypatch) == job.steps[0]
     route = job.header.cost_model().route
     assert find_deadlock({EVERY_LANE: job.steps[0]}, route, "blocking", 1) == ""
+
+
+def test_without_tags_both_ends_of_moved_work_post_the_same_messages_in_the_same_order(
+    faked, tmp_path, monkeypatch
+):
+    job, posted = plan_of(tmp_path, "zb-v", MIXED, ranks=4), {}
+    job = replace(job, settings=replace(job.settings, recompute="full"))
+    monkeypatch.setattr(step, "_added", lambda losses, _: 0.0)
+    for rank in range(4):
+        faked(rank, 8)
+
+        def noted(name, tensor, peer, group, tag, rank=rank):
+            pair = (rank, peer) if name == "isend" else (peer, rank)
+            posted.setdefault((rank, peer), []).append((pair, tensor.numel(), tag))
+            return getattr(dist, name)(tensor, peer, group, tag)
+
+        calls = {name: partial(noted, name) for name in ("isend", "irecv")}
+        monkeypatch.setattr(link, "dist", SimpleNamespace(**calls))
+        run(job, World(rank, 2, 4), META, "cuda", MOVES)
+    assert set(posted) == {(0, 2), (2, 0), (2, 3), (3, 2)}
+    assert posted[0, 2] == posted[2, 0]
+    assert posted[2, 3] == posted[3, 2]
+    assert {tag for messages in posted.values() for *_, tag in messages} == {0}
+    layers, passes = 2, 3  # of a stage; forward, again in backward, backward
+    assert len(posted[2, 3]) == 3 * 2 * layers * passes  # moves, ways
 
 
 @pytest.mark.parametrize("pipeline", ["1f1b", "zb-v"])
