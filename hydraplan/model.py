@@ -124,6 +124,9 @@ class Search:
     `planner.placement.exact`; `fullest_slot_s`: that of this plan, summed alike; seconds.
     `ops_status`, `ops_bound_s`, `ops_time_s`: the same of the op order of schedule `exact`, run on
     one lane that is the busiest of every microbatch; `ops_deterministic_s`: work of the solver.
+    `ops_from`: whose order schedule `policy` took, with `+search` where it was searched on, "" for
+    every other schedule; `ops_policy_s`, `ops_guard_s`: mean over the noise scenarios of the best
+    that the policy made, and of the best of what guards it.
     """
 
     window_min: int
@@ -147,6 +150,9 @@ class Search:
     ops_bound_s: float = float("nan")
     ops_time_s: float = float("nan")
     ops_deterministic_s: float = float("nan")
+    ops_from: str = ""
+    ops_policy_s: float = float("nan")
+    ops_guard_s: float = float("nan")
 
     @property
     def bound_gap(self) -> float:

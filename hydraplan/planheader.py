@@ -17,7 +17,7 @@ from hydraplan.layout import MAX_RANKS
 from hydraplan.route import RouteName
 from hydraplan.stages import check_tensor_parallel
 
-LIVE_STAGES = {"zb-1p": 1, "zb-2p": 2, "portfolio": 1, "exact": 1, "auto": 1}
+LIVE_STAGES = {"zb-1p": 1, "zb-2p": 2, "portfolio": 1, "exact": 1, "auto": 1, "policy": 1}
 """Schedules planned under a memory limit, and the default of it: microbatches a stage of the
 pipeline that a stage may hold."""
 

@@ -17,7 +17,6 @@ from hydraplan.model import CHOOSING, WINNERS, BatchPlan, FloatArray, Search, Se
 from hydraplan.planheader import LIVE_STAGES, PlanHeader, PlanOptions, reorder_within
 from hydraplan.planner.batches import most_tokens, too_long
 from hydraplan.planner.pipeline.order import ALL_ORDERS, SEARCHED, microbatch_order
-from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import OF_PLANS, Layout, layouts_of
 from hydraplan.planner.placement.degrees import offered_levels
 from hydraplan.planner.placement.draft import Request
@@ -25,6 +24,7 @@ from hydraplan.planner.placement.hydra import MOST_CANDIDATES
 from hydraplan.planner.placement.memory_candidate import memory_times_s
 from hydraplan.planner.placement.one_degree import most_packed
 from hydraplan.planner.placement.strategies import LATER, STRATEGIES, promised
+from hydraplan.planner.planned import PLANNED
 from hydraplan.stages import split_layers
 
 POINT = ("load_target_s", "theta", "eta", "slack", "taper")

@@ -20,11 +20,11 @@ from hydraplan.planner.claims import (
 from hydraplan.planner.lower_bound import bound_s
 from hydraplan.planner.open_request import open_request, others
 from hydraplan.planner.pipeline.ops_claims import ops_claims
-from hydraplan.planner.pipeline.planned import PLANNED, canonical
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.placement.exact_strategy import exact_claims
 from hydraplan.planner.placement.sizing import load_of
 from hydraplan.planner.placement.window_advice import window_advice
+from hydraplan.planner.planned import PLANNED, canonical
 from hydraplan.planner.planned_ops import memory_of
 from hydraplan.planner.point_claims import point_claims
 from hydraplan.slots import SlotTimes, slot_times

@@ -17,9 +17,9 @@ from hydraplan.model import IntArray
 from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.batches import Batches, cut_batches, open_batches
 from hydraplan.planner.pipeline.order import ALL_ORDERS
-from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import OF_PLANS, SCHEDULES, Layout, layouts_of
 from hydraplan.planner.placement.strategies import STRATEGIES, promised
+from hydraplan.planner.planned import PLANNED
 from hydraplan.stages import check_tensor_parallel, split_layers
 from hydraplan.version import __version__
 

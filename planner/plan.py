@@ -18,10 +18,10 @@ from hydraplan.planner.forked import in_order
 from hydraplan.planner.layouts import Laid, on_layouts
 from hydraplan.planner.open_request import open_request, others
 from hydraplan.planner.pipeline.order import SEARCHED
-from hydraplan.planner.pipeline.planned import PLANNED, fastest_of
 from hydraplan.planner.placement.draft import Draft, Request
 from hydraplan.planner.placement.strategies import STRATEGIES
 from hydraplan.planner.placement.window_advice import window_advice
+from hydraplan.planner.planned import PLANNED, fastest_of
 from hydraplan.planner.planned_ops import with_ops
 
 

@@ -18,9 +18,9 @@ from hydraplan.model import IntArray, Schedule
 from hydraplan.planheader import PlanOptions
 from hydraplan.planner.pipeline.memory import ROUNDING, Memory
 from hydraplan.planner.pipeline.order import ORDERS, SEARCHED, microbatch_order
-from hydraplan.planner.pipeline.planned import PLANNED, plan_ops
 from hydraplan.planner.pipeline.schedules import Layout
 from hydraplan.planner.placement.draft import Draft, Request
+from hydraplan.planner.planned import PLANNED, plan_ops
 from hydraplan.slots import SlotTimes, slot_times
 
 
@@ -78,6 +78,13 @@ def with_ops(request: Request, options: PlanOptions, draft: Draft) -> tuple[Draf
             ops_bound_s=found.proof.bound_s,
             ops_time_s=found.proof.time_s,
             ops_deterministic_s=found.proof.deterministic_s,
+        )
+    if found.by is not None:
+        search = replace(
+            search,
+            ops_from=found.by.source,
+            ops_policy_s=found.by.policy_s,
+            ops_guard_s=found.by.guard_s,
         )
     made = replace(draft, sequences=moved, microbatch_order=found.name, search=search)
     return made, found.schedule

@@ -25,7 +25,7 @@ def first_cells(section: str, column: int = 1) -> list[str]:
 
 def summary() -> BatchSummary:
     values = {f.name: 0 for f in fields(Search)}
-    values |= {"window_advice": "", "exact_status": "", "ops_status": ""}
+    values |= {"window_advice": "", "exact_status": "", "ops_status": "", "ops_from": ""}
     counted = {"figures": dict.fromkeys(FIGURES, 0.0), "status": {}, "degrees": {}}
     plain = dict.fromkeys((f.name for f in fields(BatchSummary)), 0)
     return BatchSummary(**plain | counted | {"search": Search(**values)})

@@ -38,9 +38,9 @@ from hydraplan.planner.forked import in_order  # noqa: E402
 from hydraplan.planner.pipeline.memory import ROUNDING, Memory  # noqa: E402
 from hydraplan.planner.pipeline.one_lane import reordered  # noqa: E402
 from hydraplan.planner.pipeline.order import ORDERS, microbatch_order, searched_order  # noqa: E402
-from hydraplan.planner.pipeline.planned import plan_ops  # noqa: E402
 from hydraplan.planner.pipeline.schedules import SCHEDULES  # noqa: E402
 from hydraplan.planner.pipeline.simulator import simulate  # noqa: E402
+from hydraplan.planner.planned import plan_ops  # noqa: E402
 from hydraplan.planner.planned_ops import memory_of  # noqa: E402
 from hydraplan.slots import SlotTimes, slot_times  # noqa: E402
 

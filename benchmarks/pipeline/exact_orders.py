@@ -26,7 +26,7 @@ from hydraplan.planner.pipeline.exact import solve_order  # noqa: E402
 from hydraplan.planner.pipeline.memory import Memory, even_memory  # noqa: E402
 from hydraplan.planner.pipeline.one_lane import reordered  # noqa: E402
 from hydraplan.planner.pipeline.order import ORDERS, microbatch_order  # noqa: E402
-from hydraplan.planner.pipeline.planned import plan_ops  # noqa: E402
+from hydraplan.planner.planned import plan_ops  # noqa: E402
 from hydraplan.slots import SlotTimes  # noqa: E402
 
 SIZES = ((2, 4), (4, 4), (4, 8), (4, 16), (8, 16))

@@ -37,7 +37,7 @@ from hydraplan.planner.pipeline.noise import draw, parse_noise, shape_of  # noqa
 from hydraplan.planner.pipeline.noisy_run import trial_s  # noqa: E402
 from hydraplan.planner.pipeline.one_lane import reordered  # noqa: E402
 from hydraplan.planner.pipeline.order import ORDERS, microbatch_order  # noqa: E402
-from hydraplan.planner.pipeline.planned import Ordered, plan_ops  # noqa: E402
+from hydraplan.planner.planned import Ordered, plan_ops  # noqa: E402
 from hydraplan.slots import SlotTimes, slot_times  # noqa: E402
 
 RANKS, CAP, CONTEXT = 8, 8_192, 65_536

@@ -33,7 +33,8 @@ Pipeline = Annotated[
     typer.Option(
         "--pipeline",
         help="Schedule: gpipe, 1f1b, interleaved, zb-h1|h2|v; or planned on"
-        " its costs: zb-1p|2p, portfolio, exact (small), auto (fastest). Which: docs/schedules.md.",
+        " its costs: zb-1p|2p, portfolio, policy, exact (small), auto (fastest). Which:"
+        " docs/schedules.md.",
     ),
 ]
 Attention = Annotated[

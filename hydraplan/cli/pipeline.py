@@ -97,9 +97,9 @@ def pipeline(
     from hydraplan.files.pytorch_csv import compute_rows, write_csv
     from hydraplan.planner.pipeline.alone import StageTimes
     from hydraplan.planner.pipeline.memory import even_memory
-    from hydraplan.planner.pipeline.planned import PLANNED
     from hydraplan.planner.pipeline.pytorch_form import loss_note
     from hydraplan.planner.pipeline.static_orders import same_ops
+    from hydraplan.planner.planned import PLANNED
     from hydraplan.route import route
     from hydraplan.views import console
     from hydraplan.views.pipeline_text import pipeline_object, print_pipeline
@@ -195,8 +195,8 @@ def _asked(name: str, pp: int | None, microbatches: int | None, chunks: int | No
     """Size, route and, from a file, op order; refused before anything of that size is made."""
     from hydraplan.errors import InputError, many
     from hydraplan.files.pytorch_csv import read_csv
-    from hydraplan.planner.pipeline.planned import PLANNED
     from hydraplan.planner.pipeline.schedules import SCHEDULES, Layout, layouts_of
+    from hydraplan.planner.planned import PLANNED
     from hydraplan.views import console
 
     given = {"pp": pp, "microbatches": microbatches, "chunks": chunks}
@@ -243,7 +243,7 @@ def _check_size(name: str, pp: int, chunks: int, microbatches: int) -> None:
         )
     if name == "exact" and 3 * count > MAX_OPS:
         raise Infeasible(f"{size} are {3 * count} ops, beyond {MAX_OPS}", "use portfolio or auto")
-    if name in ("portfolio", "auto") and count * (300 + pp) > MAX_WEIGHED:
+    if name in ("portfolio", "auto", "policy") and count * (300 + pp) > MAX_WEIGHED:
         most = MAX_WEIGHED // ((300 + pp) * pp * chunks)
         raise InputError(
             f"{size} take minutes to plan, on so many stages at most"
@@ -263,7 +263,7 @@ def _fastest_run(
 ) -> "tuple[Layout, Alone, ExactOrder | None]":
     """The layout on which it ends first, of those within the limit, the run there, its proof."""
     from hydraplan.errors import Infeasible
-    from hydraplan.planner.pipeline.planned import fastest_of
+    from hydraplan.planner.planned import fastest_of
 
     runs, refused = [], []
     for layout in asked.layouts:
@@ -287,8 +287,8 @@ def _run(
     from hydraplan.errors import Infeasible
     from hydraplan.planner.pipeline.alone import run_alone, slot_times_alone
     from hydraplan.planner.pipeline.deadlock import deadlock_of_batch, one_line
-    from hydraplan.planner.pipeline.planned import PLANNED, plan_ops
     from hydraplan.planner.pipeline.schedules import SCHEDULES
+    from hydraplan.planner.planned import PLANNED, plan_ops
     from hydraplan.route import route
 
     proof = None

@@ -36,7 +36,7 @@ def _required(*fields: tuple[str, pa.DataType]) -> pa.Schema:
 
 _SEARCH_TYPES = dict.fromkeys(
     ("window_min", "window_max", "num_candidates", "num_rejected"), pa.int64()
-) | dict.fromkeys(("window_advice", "exact_status", "ops_status"), pa.string())
+) | dict.fromkeys(("window_advice", "exact_status", "ops_status", "ops_from"), pa.string())
 
 SEQUENCES_SCHEMA = _required(
     ("batch", pa.int64()),

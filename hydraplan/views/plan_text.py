@@ -123,6 +123,8 @@ def print_plan(
             console.emit(f"batch {b.batch}: {_exactness(b)}")
         if b.search.ops_status:
             console.emit(f"batch {b.batch}: {_exact_ops(b.search)}")
+    if batches[0].search.ops_from:
+        console.emit(_by_policy([b.search for b in batches]))
     console.emit()
     status = _total(b.status for b in batches)
     for text in _not_placed(status):
@@ -246,6 +248,17 @@ def _exact_ops(search: Search) -> str:
         f" {search.ops_bound_s:.4g} s, gap {search.ops_gap:.2%} after"
         f" {search.ops_deterministic_s:.3g} deterministic seconds (no op order within the limit is"
         " below the bound)"
+    )
+
+
+def _by_policy(found: Sequence[Search]) -> str:
+    """How often each order was taken under schedule `policy`, and how the policy itself did."""
+    taken = Counter(search.ops_from for search in found).most_common()
+    behind = sum(search.ops_policy_s / search.ops_guard_s - 1 for search in found) / len(found)
+    side = "behind" if behind > 0 else "ahead of"
+    return (
+        f"op orders taken: {', '.join(f'{name} {count}' for name, count in taken)}; the policy's own"
+        f" {abs(behind):.2%} {side} portfolio and static schedules (mean over noise scenarios)"
     )
 
 

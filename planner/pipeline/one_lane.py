@@ -25,6 +25,7 @@ def one_lane(slots: SlotTimes) -> SlotTimes:
         rows=np.maximum(1, slots.rows.max(axis=0, keepdims=True)),
         component=np.zeros((1, count), np.int64),
         boundary_s=slots.boundary_s.max(axis=0, keepdims=True),
+        partner=None,
     )
 
 
@@ -61,6 +62,7 @@ def few_lanes(slots: SlotTimes, most: int) -> SlotTimes:
         rows=np.maximum.reduceat(slots.rows, first),
         component=np.maximum.accumulate(lead),
         boundary_s=np.maximum.reduceat(slots.boundary_s, first),
+        partner=None,  # who works for whom is in its time; where they wait is left out
     )
 
 
@@ -87,6 +89,7 @@ def reordered(slots: SlotTimes, order: IntArray) -> SlotTimes:
         rows=slots.rows[:, order],
         component=slots.component[:, order],
         boundary_s=slots.boundary_s[:, order],
+        partner=None if slots.partner is None else slots.partner[..., order],
     )
 
 

@@ -1,4 +1,4 @@
-"""What a plan claims of its exact op order, held against the order itself.
+"""What a plan claims of its exact op order, or of one by a policy, held against the order itself.
 
 The solver is not run again. What can be told without it: the time on the lane the order was
 solved for, and that the bound, the status and the gap go with that time.
@@ -13,6 +13,8 @@ from hydraplan.metrics import shares
 from hydraplan.model import EXACT_STATUS, Schedule, Search
 from hydraplan.planner.pipeline.exact import UNITS
 from hydraplan.planner.pipeline.one_lane import one_lane
+from hydraplan.planner.pipeline.scenarios import scorer
+from hydraplan.planner.pipeline.schedules import OF_PLANS
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.slots import SlotTimes
 
@@ -20,11 +22,34 @@ TOLERANCE = 1e-9
 """Relative difference that rounding may cause."""
 
 
+def _policy_claims(
+    pipeline: str, search: Search, slots: SlotTimes, schedule: Schedule
+) -> Iterator[str]:
+    """Sentences about an order by schedule `policy` that is not what its scores say."""
+    scores = search.ops_policy_s, search.ops_guard_s
+    if pipeline != "policy":
+        if search.ops_from or not all(map(isnan, scores)):
+            yield (
+                f"ops_from {search.ops_from!r}, ops_policy_s {scores[0]:g} and ops_guard_s"
+                f" {scores[1]:g} belong to schedule policy alone"
+            )
+        return
+    name, _, rest = search.ops_from.partition("+")
+    if name not in ("policy", "portfolio", *OF_PLANS) or rest not in ("", "search"):
+        yield f"ops_from is {search.ops_from!r}, no policy, portfolio or static schedule"
+    least_s, own_s = min(scores), scorer(slots)(schedule)
+    if not all(0 < score_s < inf for score_s in scores):
+        yield f"ops_policy_s {scores[0]:g} or ops_guard_s {scores[1]:g} is no time"
+    elif own_s > least_s * (1 + TOLERANCE):
+        yield f"the op order has {own_s:.9g} over the noise scenarios, its guard {least_s:.9g}"
+
+
 def ops_claims(
     pipeline: str, search: Search, slots: SlotTimes, schedule: Schedule
 ) -> Iterator[str]:
     """Sentences about a status, a bound or a time that this op order does not have."""
     status, bound_s, work_s = search.ops_status, search.ops_bound_s, search.ops_deterministic_s
+    yield from _policy_claims(pipeline, search, slots, schedule)
     if pipeline != "exact":
         if status or not all(isnan(x) for x in (bound_s, search.ops_time_s, work_s)):
             yield (

@@ -112,9 +112,12 @@ PLANNED_LAYOUTS = {
     "zb-2p": (Layout("loop", 1),),
     "portfolio": (Layout("loop", 1),),
     "exact": (Layout("loop", 1),),
+    "policy": (Layout("loop", 1),),
     "auto": (Layout("loop", 1), Layout("v", 2), Layout("loop", 2)),
 }
 """Where orders that are planned for given costs lie; one that has several takes the fastest."""
+ANY_CHUNKS = ("portfolio", "exact", "auto")
+"""Those of them that can have any number of chunks."""
 
 
 def layouts_of(name: str, asked: int | None) -> tuple[Layout, ...]:
@@ -132,7 +135,7 @@ def layouts_of(name: str, asked: int | None) -> tuple[Layout, ...]:
         known: tuple[Layout, ...] = (Layout(pipeline.route, pipeline.chunks or FREE_CHUNKS),)
         takes_any = pipeline.chunks is None
     else:
-        known, takes_any = PLANNED_LAYOUTS[name], not name.startswith("zb-")
+        known, takes_any = PLANNED_LAYOUTS[name], name in ANY_CHUNKS
     if asked is None:
         return known
     if found := tuple(layout for layout in known if layout.chunks == asked):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import SCHEDULES
+from hydraplan.planner.planned import PLANNED
 from tests.benchmarks.scripts import PIPELINE, script
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from hydraplan.cli.app import run
 from hydraplan.planner.pipeline.memory import HALF
-from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import SCHEDULES
+from hydraplan.planner.planned import PLANNED
 from tests.cli.pipeline_command import asked, refused
 from tests.planner.test_pytorch_proof import CROSSED, LATE
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hydraplan.planner.pipeline.planned import PLANNED
+from hydraplan.planner.planned import PLANNED
 from tests.cli.pipeline_command import asked
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "published_bubbles.json").read_text())

@@ -23,8 +23,8 @@ from hydraplan.executor.worker import run_step, set_up
 from hydraplan.metrics import planned_live_peaks
 from hydraplan.model import Schedule
 from hydraplan.planner.pipeline.memory import Memory
-from hydraplan.planner.pipeline.planned import PLANNED
 from hydraplan.planner.pipeline.schedules import SCHEDULES, Layout
+from hydraplan.planner.planned import PLANNED
 from hydraplan.route import RouteName
 from hydraplan.slots import slot_times
 from tests.builders import Place

@@ -13,6 +13,10 @@ from hydraplan.files.lengths import Lengths
 from hydraplan.heads import even_split
 from hydraplan.migration import BLOCK_ROWS, HeadShares, Moves, RowMove, check_moves
 from hydraplan.model import BatchPlan, FloatArray
+from hydraplan.planner.pipeline.memory import Memory
+from hydraplan.planner.pipeline.one_lane import few_lanes, one_lane, reordered
+from hydraplan.planner.pipeline.portfolio import portfolio
+from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.plan import plan_batch, prepare
 from hydraplan.planner.policy.bucket_time import bucket_s
 from hydraplan.planner.policy.choose_moves import FORMS, choose_moves
@@ -189,3 +193,16 @@ def test_a_new_order_is_taken_only_if_it_is_faster_on_the_devices_as_they_are():
     same = decide(cost, plan, slow, forms=(), reorder=lambda slots: plan.schedule)
     assert same.schedule == plan.schedule
     assert same.after_s == same.before_s
+
+
+def test_ops_are_planned_anew_for_slots_with_moves_in_any_order_of_microbatches():
+    batch = with_slow((1, 3, 1.5))
+    slots = with_factors(moved_slots(batch, choose_moves(batch)), batch.factor)
+    count = slots.rows.shape[1]
+    schedule = portfolio(slots, Memory(PP, np.ones(count)))
+    turned = reordered(slots, np.arange(count)[::-1])
+    back = {op: op._replace(microbatch=count - 1 - op.microbatch) for op in schedule[0]}
+    again = tuple(tuple(back[op] for op in ops) for ops in schedule)
+    assert simulate(turned, again).end_s[1].max() == simulate(slots, schedule).end_s[1].max()
+    for few in (one_lane(slots), few_lanes(slots, 2)):
+        assert np.isfinite(simulate(few, schedule).end_s[1]).all()

@@ -17,17 +17,17 @@ from hydraplan.planner.figures import check_figures
 from hydraplan.planner.pipeline.memory import Memory, even_memory
 from hydraplan.planner.pipeline.one_lane import reordered
 from hydraplan.planner.pipeline.order import ORDERS, microbatch_order, searched_order
-from hydraplan.planner.pipeline.planned import (
+from hydraplan.planner.pipeline.scenarios import scorer
+from hydraplan.planner.pipeline.schedules import SCHEDULES, Layout, one_f_one_b, zb_h1
+from hydraplan.planner.pipeline.static_orders import static_names, static_orders, within
+from hydraplan.planner.plan import plan_batch, prepare
+from hydraplan.planner.planned import (
     PLANNED,
     auto,
     canonical,
     fastest_of,
     plan_ops,
 )
-from hydraplan.planner.pipeline.scenarios import scorer
-from hydraplan.planner.pipeline.schedules import SCHEDULES, Layout, one_f_one_b, zb_h1
-from hydraplan.planner.pipeline.static_orders import static_names, static_orders, within
-from hydraplan.planner.plan import plan_batch, prepare
 from hydraplan.planner.planned_ops import stand_ins
 from hydraplan.route import route
 from tests.planner.cases import long_tailed, options, profile

@@ -228,6 +228,19 @@ def test_an_exact_op_order_shows_status_time_bound_gap_and_work(printed):
     assert (found["ops_status"], found["ops_deterministic_s"]) == ("optimal", 0.25)
 
 
+def test_a_policy_shows_how_often_each_order_was_taken_and_its_own_figure(printed):
+    some = [
+        replace(OPEN, ops_from=name, ops_policy_s=policy_s, ops_guard_s=1.0)
+        for name, policy_s in (("policy", 0.99), ("portfolio+search", 1.02), ("policy", 0.96))
+    ]
+    text = " ".join(printed(*(batch(i, search=each) for i, each in enumerate(some))).split())
+    assert (
+        "op orders taken: policy 2, portfolio+search 1; the policy's own 1.00% ahead of portfolio"
+        " and static schedules (mean over noise scenarios)"
+    ) in text
+    assert "op orders taken" not in printed(batch(search=OPEN))
+
+
 def test_an_interleaved_plan_that_megatron_core_refuses_is_noted_with_the_option():
     batches = [batch(0, num_microbatches=16), batch(1), batch(2)]
     note = interleaving_note(header(pipeline="interleaved"), batches)

@@ -1,12 +1,12 @@
 """Orders planned for given costs under a memory limit: the table, and the choice among them.
 
 The named schedules of `schedules` know no costs. Those here do: the zero-bubble heuristic, the
-portfolio, the exact search, and `auto`, the fastest of everything that keeps to the limit on the
-same way through the chunks. Each can be asked for the microbatches in several orders, and the best
+portfolio, the exact search, the policy, and `auto`, the fastest of everything else that keeps to
+the limit on the same way through the chunks. Each can be asked for the microbatches in several orders, and the best
 of these can be searched on; microbatches are then numbered as they enter the first stage.
 
-What is compared is the noise-free run of all lanes; for `portfolio` the mean over the noise
-scenarios (`scenarios`).
+What is compared is the noise-free run of all lanes; for `portfolio` and `policy` the mean over the
+noise scenarios (`scenarios`).
 
 Source: ours; which schedules there are is the field's.
 """
@@ -31,6 +31,7 @@ from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.pipeline.static_orders import static_names, static_orders, within
 from hydraplan.planner.pipeline.zero_bubble import zero_bubble
+from hydraplan.planner.policy.policy_order import PolicyOrder, policy_order
 from hydraplan.route import NOWHERE, route
 from hydraplan.slots import SlotTimes
 
@@ -48,6 +49,11 @@ def exact(times: SlotTimes, memory: Memory) -> Schedule:
     Whichever is faster on all lanes. Errors as `exact.solve_order`.
     """
     return _exact(times, memory, keep_order=True).schedule
+
+
+def policy(times: SlotTimes, memory: Memory) -> Schedule:
+    """By the policy that comes with this package, behind its guard. Errors as `policy_order`."""
+    return policy_order(times, memory).schedule
 
 
 def auto(times: SlotTimes, memory: Memory) -> Schedule:
@@ -68,9 +74,13 @@ PLANNED: dict[str, Make] = {
     "zb-2p": zero_bubble,
     "portfolio": portfolio,
     "exact": exact,
+    "policy": policy,
     "auto": auto,
 }
 """Every planned order by the name that `--pipeline` takes; zb-1p and zb-2p differ in the limit."""
+
+UNDER_NOISE = ("portfolio", "policy")
+"""Those of them that are chosen by their mean over the noise scenarios."""
 
 
 def canonical_orders(times: SlotTimes, memory: Memory) -> Iterator[Schedule]:
@@ -98,7 +108,8 @@ def canonical(name: str, times: SlotTimes, memory: Memory) -> Schedule:
 class Ordered(NamedTuple):
     """Microbatches in an order (`order[i]` runs i-th) of that name, and ops numbered alike.
 
-    `score_s`: what it is chosen by. `proof`: what CP-SAT says of it where it was asked.
+    `score_s`: what it is chosen by. `proof`: what CP-SAT says of it where it was asked. `by`: who
+    made it, where it was planned by a policy.
     """
 
     iteration_s: float
@@ -107,6 +118,7 @@ class Ordered(NamedTuple):
     schedule: Schedule
     score_s: float
     proof: ExactOrder | None = None
+    by: PolicyOrder | None = None
 
 
 def plan_ops(
@@ -114,8 +126,8 @@ def plan_ops(
 ) -> Ordered:
     """The best ops over the given microbatch orders.
 
-    For `auto` and `portfolio` no static schedule within the limit is better in these orders, nor,
-    with `search`, in the one found for it.
+    For `auto`, `portfolio` and `policy` no static schedule within the limit is better in these
+    orders, nor, with `search`, in the one found for it.
 
     Args:
         pipeline: A name in `PLANNED` or `SCHEDULES`.
@@ -132,10 +144,12 @@ def plan_ops(
         now, room = reordered(times, best.order), _reordered(memory, best.order)
         order = best.order[look(now, room, best.schedule)]
         best = min(best, _with(quick, times, memory, SEARCHED, order), key=_score_s)
-    if quick in ("auto", "portfolio") and search:
+    if quick in ("auto", *UNDER_NOISE) and search:
         rivals = [_static(name, times, memory, orders) for name in static_names(times)]
         scored = [_scored(quick, times, r) for r in rivals if r is not None]
         best = min([best, *scored], key=_score_s)
+    if pipeline == "policy":
+        best = _searched(best, times, memory)
     if pipeline == "exact":
         now, room = reordered(times, best.order), _reordered(memory, best.order)
         found = _exact(now, room, keep_order=not search)
@@ -145,7 +159,7 @@ def plan_ops(
 
 def _looks(pipeline: str) -> tuple[Callable[[SlotTimes, Memory, Schedule], IntArray], ...]:
     """Ways to look for a better order of the microbatches, one after the other."""
-    if pipeline in ("portfolio", "auto"):
+    if pipeline in ("auto", *UNDER_NOISE):
         return _under_ops, _with_ops, _under_ops
     return (_under_ops,)
 
@@ -160,20 +174,35 @@ def _with_ops(times: SlotTimes, memory: Memory, schedule: Schedule) -> IntArray:
 
 def _with(pipeline: str, times: SlotTimes, memory: Memory, name: str, order: IntArray) -> Ordered:
     now, room = reordered(times, order), _reordered(memory, order)
-    if pipeline in PLANNED:
+    by = None
+    if pipeline == "policy":
+        by = policy_order(now, room, turns=0)
+        schedule = by.schedule
+    elif pipeline in PLANNED:
         schedule = PLANNED[pipeline](now, room)
     else:
         _, stages, chunks, _, count = now.op_s.shape
         schedule = SCHEDULES[pipeline].make(stages, count, chunks)
     taken_s = _iteration_s(now, schedule)
-    return _scored(pipeline, times, Ordered(taken_s, name, order, schedule, taken_s))
+    return _scored(pipeline, times, Ordered(taken_s, name, order, schedule, taken_s, by=by))
 
 
 def _scored(pipeline: str, times: SlotTimes, found: Ordered) -> Ordered:
-    """With the score that this schedule is chosen by: under noise for the portfolio."""
-    if pipeline != "portfolio":
+    """With the score that this schedule is chosen by: under noise for some."""
+    if pipeline not in UNDER_NOISE:
         return found
     return found._replace(score_s=scorer(reordered(times, found.order))(found.schedule))
+
+
+def _searched(found: Ordered, times: SlotTimes, memory: Memory) -> Ordered:
+    """What the policy and its search make of the best order of the microbatches.
+
+    That may be a static schedule's, of which the policy knows nothing yet.
+    """
+    now, room = reordered(times, found.order), _reordered(memory, found.order)
+    by = policy_order(now, room)
+    taken_s = _iteration_s(now, by.schedule)
+    return found._replace(iteration_s=taken_s, schedule=by.schedule, score_s=by.score_s, by=by)
 
 
 def _score_s(found: Ordered) -> float:
