@@ -2,8 +2,9 @@
 
 The named schedules of `schedules` know no costs. Those here do: the zero-bubble heuristic, the
 portfolio, the exact search, the policy, and `auto`, the fastest of everything else that keeps to
-the limit on the same way through the chunks. Each can be asked for the microbatches in several orders, and the best
-of these can be searched on; microbatches are then numbered as they enter the first stage.
+the limit on the same way through the chunks. Each can be asked for the microbatches in several
+orders, and the best of these can be searched on; microbatches are then numbered as they enter the
+first stage.
 
 What is compared is the noise-free run of all lanes; for `portfolio` and `policy` the mean over the
 noise scenarios (`scenarios`).

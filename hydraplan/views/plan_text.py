@@ -256,8 +256,9 @@ def _by_policy(found: Sequence[Search]) -> str:
     taken = Counter(search.ops_from for search in found).most_common()
     behind = sum(search.ops_policy_s / search.ops_guard_s - 1 for search in found) / len(found)
     side = "behind" if behind > 0 else "ahead of"
+    counts = ", ".join(f"{name} {count}" for name, count in taken)
     return (
-        f"op orders taken: {', '.join(f'{name} {count}' for name, count in taken)}; the policy's own"
+        f"op orders taken: {counts}; the policy's own"
         f" {abs(behind):.2%} {side} portfolio and static schedules (mean over noise scenarios)"
     )
 

@@ -45,8 +45,11 @@ class Lane(NamedTuple):
 
 
 def search(lane: Lane, schedule: Schedule, turns: int, seed: int = 0) -> Schedule:
-    """The best order found from this one in so many turns; itself if none is better."""
-    code = np.array([["FBW".index(op.kind) + 3 * op.microbatch for op in ops] for ops in schedule])
+    """The best order found from this one in so many turns; BW becomes B and W.
+
+    It may be the given one: none is taken that is worse.
+    """
+    code = _coded(schedule)
     best = code.copy()
     _search(lane, code, best, turns, seed)
     kinds: tuple[OpKind, OpKind, OpKind] = ("F", "B", "W")
@@ -55,9 +58,18 @@ def search(lane: Lane, schedule: Schedule, turns: int, seed: int = 0) -> Schedul
 
 def score_s(lane: Lane, schedule: Schedule) -> float:
     """Weighted mean over the scenarios; infinite if the order cannot go on."""
-    code = np.array([["FBW".index(op.kind) + 3 * op.microbatch for op in ops] for ops in schedule])
-    room = _room(lane)
+    code, room = _coded(schedule), _room(lane)
     return float(_walk(lane, code, room, place_of(code)))
+
+
+def _coded(schedule: Schedule) -> IntArray:
+    """A number an op, 3 microbatch + kind, (stages, places)."""
+    return np.array(
+        [
+            ["FBW".index(kind) + 3 * op.microbatch for op in ops for kind in op.kind]
+            for ops in schedule
+        ]
+    )
 
 
 class Room(NamedTuple):

@@ -177,7 +177,7 @@ def test_schedules_that_no_plan_can_ask_for_are_not_offered() -> None:
     with pytest.raises(InputError) as refused:
         plan(lengths([5]), profile(), options(pipeline="nosuch"), 1)
     offered = "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v"
-    assert refused.value.hint == f"known: {offered}, zb-1p, zb-2p, portfolio, exact, auto"
+    assert refused.value.hint == f"known: {offered}, zb-1p, zb-2p, portfolio, exact, policy, auto"
 
 
 def test_a_pool_that_is_no_power_of_two_uses_blocks_that_fit() -> None:

@@ -50,24 +50,17 @@ lanes = st.builds(one, st.integers(0, 2**16), st.integers(1, 4), st.integers(1, 
 
 
 @settings(max_examples=40, deadline=None)
-@given(lanes, st.sampled_from(["zb-h1", "gpipe"]))
+@given(lanes, st.sampled_from(["zb-h1", "zb-h2"]))
 def test_the_score_of_the_search_is_the_simulators(case, name):
     times, memory = case
     stages, count = times.op_s.shape[1], times.op_s.shape[4]
-    schedule = tuple(
-        tuple(o for op in ops for o in ([op] if op.kind != "BW" else halves(op)))
-        for ops in SCHEDULES[name].make(stages, count, 1)
-    )
+    schedule = SCHEDULES[name].make(stages, count, 1)
     assert (
         score_s(calm(times, memory), schedule) == shares(simulate(times, schedule))["iteration_s"]
     )
     assert score_s(lane_of(times, memory), schedule) == pytest.approx(
         scorer(times)(schedule), rel=1e-6
     )
-
-
-def halves(op: Op) -> tuple[Op, Op]:
-    return op._replace(kind="B"), op._replace(kind="W")
 
 
 def test_orders_whose_stages_wait_for_each_other_have_no_score():
@@ -98,14 +91,15 @@ def test_a_search_keeps_to_the_limit_runs_everything_once_and_loses_nothing(case
 
 
 def test_a_search_finds_what_a_bad_order_leaves():
-    """GPipe's order on even ops, B and W apart: a search brings it most of the way to ZB-H1."""
-    times, memory = lane_times(np.ones((3, 3, 8))), Memory(8.0, np.ones(8))
-    kinds = ("F", "B", "W")
-    gpipe: Schedule = tuple(tuple(Op(k, m) for k in kinds for m in range(8)) for _ in range(3))
+    """1F1B's on even ops: B and W apart it takes 28, ZB-H1 26."""
+    times, memory = lane_times(np.ones((3, 3, 8))), Memory(3.0, np.ones(8))
     lane = calm(times, memory)
-    best_s = score_s(lane, SCHEDULES["zb-h1"].make(3, 8, 1))
-    searched = search(lane, gpipe, 4000)
-    assert score_s(lane, searched) < (score_s(lane, gpipe) + 2 * best_s) / 3
+    first = SCHEDULES["1f1b"].make(3, 8, 1)
+    searched = search(lane, first, 4000)
+    assert {op.kind for op in searched[0]} == {"F", "B", "W"}
+    assert (score_s(lane, first), score_s(lane, SCHEDULES["zb-h1"].make(3, 8, 1))) == (28, 26)
+    assert score_s(lane, searched) <= 27
+    simulate(times, searched)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -120,6 +120,7 @@ def orders() -> dict[str, Any]:
     """
     from hydraplan.planner.pipeline import joint_search, portfolio, scenarios  # noqa: PLC0415
     from hydraplan.planner.pipeline.memory import Memory  # noqa: PLC0415
+    from hydraplan.planner.policy import policy_order  # noqa: PLC0415
     from hydraplan.route import RouteName, route  # noqa: PLC0415
     from hydraplan.slots import SlotTimes  # noqa: PLC0415
 
@@ -131,6 +132,7 @@ def orders() -> dict[str, Any]:
         patch.multiple(portfolio, FINALISTS=1, EVENED=(0.5,)),
         patch.multiple(scenarios, JITTERS=2, STRAGGLERS=1),
         patch.multiple(joint_search, ROUNDS=1, NEIGHBOURS=4),
+        patch.object(policy_order, "SAMPLES", 2),
     ):
         for name, chunks in ways:
             rng, m = np.random.default_rng(5), 3
@@ -143,6 +145,8 @@ def orders() -> dict[str, Any]:
                 route=route(name, 2, chunks),
             )
             memory = Memory(2.0, np.ones(m))
+            if chunks == 1:
+                found["policy"] = policy_order.policy_order(times, memory, turns=5)
             best = joint_search.joint_order(times, memory, ops=1).tolist()
             found[name] = portfolio.portfolio(times, memory), best
     return found
