@@ -121,38 +121,27 @@ def _pairs(
 
 def _best(batch: Rated, pair: Pair, forms: Collection[str], room: float) -> tuple[Pair, float]:
     """What the pair moves, and the seconds by which it is done earlier."""
-    layers = sum(batch.cost.layers[pair.stage])
+    timed = pair_time(batch, pair, sum(batch.cost.layers[pair.stage]))
     row_share, head_share = foreign_shares(batch.cost.model)
-    alone_s = pair_time(batch, pair, layers).end_s
-
-    def with_rows(blocks: int) -> Pair:
-        return pair._replace(rows=blocks * BLOCK_ROWS)
-
+    rows = heads = 0
     if "rows" in forms:
-        rows = min(room / row_share, float(batch.slots.rows[pair.giver, pair.microbatch]))
-        pair = with_rows(_most(batch, with_rows, layers, int(rows) // BLOCK_ROWS))
-        room -= row_share * pair.rows
+        most = min(room / row_share, float(batch.slots.rows[pair.giver, pair.microbatch]))
+        rows = BLOCK_ROWS * _most(lambda n: timed(n * BLOCK_ROWS, 0), int(most) // BLOCK_ROWS)
+        room -= row_share * rows
     tokens = int(batch.parts.whole_tokens[pair.giver, pair.microbatch])
     if "heads" in forms and tokens:
         groups, each = batch.cost.num_kv_heads, batch.cost.num_heads // batch.cost.num_kv_heads
-
-        def with_groups(count: int) -> Pair:
-            return pair._replace(heads=count * each)
-
         most = groups * min(1.0, room / (head_share * tokens))
-        pair = with_groups(_most(batch, with_groups, layers, int(most)))
-    return pair, alone_s - pair_time(batch, pair, layers).end_s
+        heads = each * _most(lambda n: timed(rows, n * each), int(most))
+    return pair._replace(rows=rows, heads=heads), timed(0, 0).end_s - timed(rows, heads).end_s
 
 
-def _most(batch: Rated, moved: Callable[[int], Pair], layers: int, most: int) -> int:
+def _most(timed: Callable[[int], PairTime], most: int) -> int:
     """How many units end the pair earliest, of those whose trips hide; 0 if none does."""
-
-    @cache
-    def run(count: int) -> PairTime:
-        return pair_time(batch, moved(count), layers)
+    run = cache(timed)
 
     def is_hidden(count: int) -> bool:
-        return run(count).wait_s <= ROUNDING * float(run(count).giver_s.sum())
+        return run(count).wait_s <= ROUNDING * sum(run(count).giver_s)
 
     def is_better(count: int) -> bool:
         return run(count).end_s < run(count - 1).end_s

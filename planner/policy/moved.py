@@ -38,11 +38,11 @@ def moved_slots(batch: Rated, moves: Moves) -> SlotTimes:
             added += layers[share.stage, :, None] * more_s
     for pair in pairs(moves):
         for chunk, count in enumerate(batch.cost.layers[pair.stage]):
-            alone = pair_time(batch, pair._replace(rows=0, heads=0), count)
-            taken = pair_time(batch, pair, count)
+            timed = pair_time(batch, pair, count)
+            alone, taken = timed(0, 0), timed(pair.rows, pair.heads)
             here = added_s[:, pair.stage, chunk, :, pair.microbatch]
-            here[:, pair.giver] += taken.giver_s - alone.giver_s
-            here[:, pair.taker] += taken.taker_s - alone.taker_s
+            here[:, pair.giver] += np.subtract(taken.giver_s, alone.giver_s)
+            here[:, pair.taker] += np.subtract(taken.taker_s, alone.taker_s)
     partner = np.empty((2, *added_s.shape[1:2], *added_s.shape[3:]), np.int64)
     partner[:] = np.arange(batch.cost.ranks)[:, None]
     for form, moved in enumerate((moves.rows, moves.heads)):

@@ -10,6 +10,7 @@ A message between a slow and a fast rank takes as long as the slow one needs.
 Source: our derivation, docs/migration.md.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ import numpy as np
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from hydraplan.costfit import LinkFit
 from hydraplan.layout import legal_degrees
-from hydraplan.model import FloatArray
 from hydraplan.planner.policy.messages import Sent, head_messages, row_messages
 from hydraplan.planner.policy.moves import Layer, PairRun, Part, Trip, parts_run
 from hydraplan.planner.policy.rated import Pair, Rated
@@ -25,89 +25,93 @@ from hydraplan.topology import group_link
 
 
 class PairTime(NamedTuple):
-    """F, B and W seconds of giver and taker, (3,) each; how long the giver waits in F and B."""
+    """F, B and W seconds of giver and taker; how long the giver waits in F and B together."""
 
-    giver_s: FloatArray
-    taker_s: FloatArray
+    giver_s: tuple[float, float, float]
+    taker_s: tuple[float, float, float]
     wait_s: float
 
     @property
     def end_s(self) -> float:
         """Of the one that takes longer over all three."""
-        return float(max(self.giver_s.sum(), self.taker_s.sum()))
+        return max(sum(self.giver_s), sum(self.taker_s))
 
 
-def pair_time(batch: Rated, pair: Pair, layers: int) -> PairTime:
-    """What both take for the parts of so many layers that work could move in, moves included."""
-    runs = [pair_run_of(batch, pair, layers, way) for way in (FORWARD, INPUT_GRADIENT)]
-    if batch.cost.recompute == "full":
-        runs[1] = PairRun(*(sum(both) for both in zip(*runs, strict=True)))
+Timed = Callable[[int, int], PairTime]
+"""What both take if so many rows and heads move."""
+
+
+def pair_time(batch: Rated, pair: Pair, layers: int) -> Timed:
+    """For two ranks of a slot, what both take for the parts of `layers` layers work moves in."""
+    forward, backward = (_pass(batch, pair, layers, way) for way in (FORWARD, INPUT_GRADIENT))
     slow = batch.slow[pair.stage]
     row_s = layers * float(batch.parts.mlp_s[WEIGHT_GRADIENT])
-    rows = batch.slots.rows[:, pair.microbatch]
-    w_s = [
-        row_s * float(slow[lane] * (rows[lane] + more))
-        for lane, more in ((pair.giver, -pair.rows), (pair.taker, pair.rows))
-    ]
-    return PairTime(
-        np.array([*(run.giver_s for run in runs), w_s[0]]),
-        np.array([*(run.taker_s for run in runs), w_s[1]]),
-        sum(run.giver_wait_s for run in runs),
-    )
+    held = batch.slots.rows[:, pair.microbatch]
+    giver_w, taker_w = ((row_s * float(slow[i]), int(held[i])) for i in (pair.giver, pair.taker))
+    remakes = batch.cost.recompute == "full"
+
+    def timed(rows: int, heads: int) -> PairTime:
+        f, b = forward(rows, heads), backward(rows, heads)
+        if remakes:
+            b = PairRun(*(x + y for x, y in zip(f, b, strict=True)))
+        return PairTime(
+            (f.giver_s, b.giver_s, giver_w[0] * (giver_w[1] - rows)),
+            (f.taker_s, b.taker_s, taker_w[0] * (taker_w[1] + rows)),
+            f.giver_wait_s + b.giver_wait_s,
+        )
+
+    return timed
 
 
-def pair_run_of(batch: Rated, pair: Pair, layers: int, way: int) -> PairRun:
+def _pass(batch: Rated, pair: Pair, layers: int, way: int) -> Callable[[int, int], PairRun]:
     """One pass, `FORWARD` or `INPUT_GRADIENT`, from a common start."""
-    cost, parts, m = batch.cost, batch.parts, pair.microbatch
-    rows, tokens = batch.slots.rows[:, m], parts.whole_tokens[:, m]
-    whole_s: FloatArray = parts.whole_s[way, :, m]
+    cost, parts, m, ranks = batch.cost, batch.parts, pair.microbatch, [pair.giver, pair.taker]
+    rows, tokens = batch.slots.rows[ranks, m], parts.whole_tokens[ranks, m]
+    whole_s = parts.whole_s[way, ranks, m]
     if way == INPUT_GRADIENT and cost.recompute == "full":
-        whole_s = whole_s - parts.whole_s[FORWARD, :, m]
-    none_s = np.zeros(len(rows))
-    link, width = pair_link(batch, pair), cost.element_bytes
-    sends = link.bytes_per_s, link.latency_s
-    backward = way == INPUT_GRADIENT
+        whole_s = whole_s - parts.whole_s[FORWARD, ranks, m]
+    slow = batch.slow[pair.stage, ranks]
+    meets, is_backward = bool(parts.is_split[ranks, m].any()), way == INPUT_GRADIENT
+    link = pair_link(batch, pair)
+    shape = (cost.model.hidden_size, cost.element_bytes, link.bytes_per_s, link.latency_s)
     qkv_s, output_s, mlp_s = (
-        np.asarray(rows * row_s[way], float) for row_s in (parts.qkv_s, parts.output_s, parts.mlp_s)
+        slow * rows * row_s[way] for row_s in (parts.qkv_s, parts.output_s, parts.mlp_s)
     )
-    groups = -(-pair.heads * cost.num_kv_heads // cost.num_heads)
-    heads = head_messages(tokens, cost.model.head_dim, width, *sends, backward)
-    attention = _part(
-        batch, pair, (none_s, whole_s, none_s), pair.heads / cost.num_heads, heads,
-        pair.heads, groups,
+    ends = (qkv_s, output_s) if is_backward else (output_s, qkv_s)
+    linears = _moving(
+        (ends[0], mlp_s, ends[1]), slow, int(rows[0]), row_messages(2, *shape)
     )  # fmt: skip
-    ends = (qkv_s, output_s) if backward else (output_s, qkv_s)
-    linears = _part(
-        batch, pair, (ends[0], mlp_s, ends[1]), pair.rows / max(1, int(rows[pair.giver])),
-        row_messages(len(rows), cost.model.hidden_size, width, *sends), pair.rows, 0,
-    )  # fmt: skip
-    order = [linears, attention] if backward else [attention, linears]
-    if not parts.is_split[[pair.giver, pair.taker], m].any():
-        return parts_run(order, layers)
-    return PairRun(*(layers * seconds for seconds in parts_run(order)))
+    none_s, sent = np.zeros(2), head_messages(tokens, cost.model.head_dim, *shape[1:], is_backward)
+    attention = _moving((none_s, slow * whole_s, none_s), slow, cost.num_heads, sent)
+    each = cost.num_heads // cost.num_kv_heads
+
+    def run(rows: int, heads: int) -> PairRun:
+        order = [attention(heads, -(-heads // each)), linears(rows, 0)]
+        if is_backward:
+            order.reverse()
+        if not meets:
+            return parts_run(order, layers)
+        return PairRun(*(layers * seconds for seconds in parts_run(order)))
+
+    return run
 
 
-def _part(
-    batch: Rated,
-    pair: Pair,
-    part_s: tuple[FloatArray, FloatArray, FloatArray],
-    share: float,
-    messages: tuple[Sent, Sent],
-    units: int,
-    groups: int,
-) -> Part:
-    """A part of a layer of both; `part_s` before, in and after what moves, on nominal lanes."""
-    slow = batch.slow[pair.stage]
-    own, other = (
-        Layer(*(float(seconds[lane] * slow[lane]) for seconds in part_s))
-        for lane in (pair.giver, pair.taker)
-    )
-    if not units:
-        return Part(own, other, own.movable_s, None)
-    late = float(max(slow[pair.giver], slow[pair.taker]))
-    out_s, back_s = (late * message.seconds(pair.giver, units, groups) for message in messages)
-    foreign_s = share * float(part_s[1][pair.giver] * slow[pair.taker])
-    return Part(own, other, (1 - share) * own.movable_s, Trip(out_s, foreign_s, back_s))
+def _moving(
+    part_s: tuple[np.ndarray, ...], slow: np.ndarray, total: int, messages: tuple[Sent, Sent]
+) -> Callable[[int, int], Part]:
+    """A part of a layer, by what of `total` units moves; `part_s` of giver and taker."""
+    own, other = (Layer(*(float(seconds[i]) for seconds in part_s)) for i in (0, 1))
+    late = float(slow.max())
+    unit_s = float(part_s[1][0] / slow[0] * slow[1]) / max(1, total)
+
+    def moved(units: int, groups: int) -> Part:
+        if not units:
+            return Part(own, other, own.movable_s, None)
+        out_s, back_s = (late * message.seconds(0, units, groups) for message in messages)
+        kept_s = own.movable_s * (total - units) / total
+        return Part(own, other, kept_s, Trip(out_s, unit_s * units, back_s))
+
+    return moved
 
 
 def pair_link(batch: Rated, pair: Pair) -> LinkFit:

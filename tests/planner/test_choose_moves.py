@@ -85,7 +85,7 @@ def test_parts_of_a_pair_without_moves_are_those_of_the_slots(recompute):
     batch = with_slow(recompute=recompute)
     m, layers = 1, batch.cost.layers[0][0]
     lone = np.flatnonzero(batch.parts.is_split[:, m] == 0)
-    taken = pair_time(batch, Pair(0, m, int(lone[0]), int(lone[1])), layers)
+    taken = pair_time(batch, Pair(0, m, int(lone[0]), int(lone[1])), layers)(0, 0)
     rows = int(batch.slots.rows[lone[0], m])
     each = batch.parts.qkv_s + batch.parts.output_s + batch.parts.mlp_s
     whole_s = layers * (each[:2] * rows + batch.parts.whole_s[:, lone[0], m])
@@ -156,8 +156,8 @@ def test_messages_of_every_chosen_pair_hide_behind_what_its_giver_keeps():
     moves = choose_moves(batch)
     assert moves.rows
     for stage, m, giver, taker, rows in moves.rows:
-        taken = pair_time(batch, Pair(stage, m, giver, taker, rows=rows), batch.cost.layers[1][0])
-        assert taken.wait_s <= 1e-12 * taken.giver_s.sum()
+        taken = pair_time(batch, Pair(stage, m, giver, taker), batch.cost.layers[1][0])(rows, 0)
+        assert taken.wait_s <= 1e-12 * sum(taken.giver_s)
 
 
 def test_the_slowest_gives_to_the_fastest():
