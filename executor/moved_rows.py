@@ -126,9 +126,10 @@ class _Host(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, own_TC: Tensor, layer: _Layer) -> Tensor:
-        ctx.layer, x_MC = layer, layer.arrived()
-        gate_MF, up_MF = (x_MC @ w.to(x_MC.dtype) for w in (layer.weights.gate, layer.weights.up))
-        layer.trip.link.send(BACK, gated(gate_MF, up_MF) @ layer.weights.down.to(x_MC.dtype))
+        ctx.layer, x_MC, weights = layer, layer.arrived(), layer.weights
+        times = layer.trip.gradients.times
+        gate_MF, up_MF = times(x_MC, weights.gate), times(x_MC, weights.up)
+        layer.trip.link.send(BACK, times(gated(gate_MF, up_MF), weights.down))
         ctx.save_for_backward(x_MC, gate_MF, up_MF)
         return own_TC.view_as(own_TC)
 
@@ -143,14 +144,15 @@ class _Host(torch.autograd.Function):
 
 def _foreign_gradient(layer: _Layer, dy_MC: Tensor) -> Tensor:
     """Gradient of the normalised rows, (M, C), products in the order of the lane's own MLP."""
-    gradients, (x_MC, gate_MF, up_MF), layer.saved = layer.trip.gradients, layer.saved, ()
+    (x_MC, gate_MF, up_MF), layer.saved = layer.saved, ()
+    gradients, weights = layer.trip.gradients, layer.weights
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_() for x in (gate_MF, up_MF)]
         hidden_MF = gated(*leaves)
-    gradients.add(layer.weights.down, hidden_MF.detach(), dy_MC)
-    dhidden_MF = dy_MC @ layer.weights.down.to(dy_MC.dtype).T
+    gradients.add(weights.down, hidden_MF.detach(), dy_MC)
+    dhidden_MF = gradients.times_transposed(dy_MC, weights.down)
     dgate_MF, dup_MF = torch.autograd.grad(hidden_MF, leaves, dhidden_MF)
-    gradients.add(layer.weights.up, x_MC, dup_MF)
-    dx_MC = dup_MF @ layer.weights.up.to(dup_MF.dtype).T
-    gradients.add(layer.weights.gate, x_MC, dgate_MF)
-    return dx_MC + dgate_MF @ layer.weights.gate.to(dgate_MF.dtype).T
+    gradients.add(weights.up, x_MC, dup_MF)
+    dx_MC = gradients.times_transposed(dup_MF, weights.up)
+    gradients.add(weights.gate, x_MC, dgate_MF)
+    return dx_MC + gradients.times_transposed(dgate_MF, weights.gate)

@@ -20,6 +20,7 @@ from hydraplan.executor.data import (
     generated_tokens,
     indexed_tokens,
 )
+from hydraplan.executor.decoder import LOSS_CHUNK_ELEMENTS
 from hydraplan.executor.inject import check_injected
 from hydraplan.executor.launch import under_torchrun
 from hydraplan.executor.memory import check_memory
@@ -31,6 +32,7 @@ from hydraplan.host import available_bytes
 from hydraplan.model import BatchPlan
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.lowering import Steps
+from hydraplan.slots import slot_rows
 
 MAX_TIMEOUT_S = 1e6
 """Far beyond any step, far below what gloo's milliseconds can hold."""
@@ -98,6 +100,18 @@ class Job:
         return replace(self.header.cost_model(), model=self.model, recompute=self.recompute)
 
 
+def _check_head(header: PlanHeader, batch: BatchPlan) -> None:
+    """Refuse to pace a head whose logits are made in chunks, by products that are not paced."""
+    placed = batch.sequences.placed()
+    rows = int(slot_rows(placed, header.options.ranks, batch.num_microbatches).max())
+    if rows * header.model.vocab_size > LOSS_CHUNK_ELEMENTS:
+        raise InputError(
+            f"--paced: {rows} rows of batch {batch.batch} x {header.model.vocab_size} ids are more"
+            f" logits than the {LOSS_CHUNK_ELEMENTS} of a head that is one product",
+            "plan with a smaller --max-tokens-per-rank, or a model with a smaller vocab_size",
+        )
+
+
 def prepare(path: Path, batches: Iterable[int], settings: Settings) -> Job:
     """Open a plan and check everything about the named batches that can be checked.
 
@@ -125,6 +139,10 @@ def prepare(path: Path, batches: Iterable[int], settings: Settings) -> Job:
             f"{path} is for tp {header.options.tp}, real execution runs tp 1",
             "plan with --tp 1, or use execute --simulate",
         )
+    if settings.paced and settings.device == "cuda":
+        raise InputError(
+            "--paced is for ranks that share cores, a GPU has its own pace", "leave --paced out"
+        )
     check_injected(settings.injected, header.options.pp, header.options.ranks)
     tokens = generated_tokens(settings.seed or 0, header.model.vocab_size)
     job = Job(header, "", (), {}, tokens, settings, is_shared)
@@ -133,6 +151,8 @@ def prepare(path: Path, batches: Iterable[int], settings: Settings) -> Job:
     read = tuple(read_valid_batch(plan, i) for i in batches) if is_reader else ()
     for batch in read:
         count_labels(batch.sequences.placed(), batch.batch)
+        if settings.paced:
+            _check_head(header, batch)
     if data is not None:
         tokens = indexed_tokens(data, header)
         placed = [batch.sequences.placed() for batch in read]

@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 MAY_CHANGE = frozenset(
     {"tool_version", "plan", "plan_name", "plan_digest", "steps", "checkpoint_every", "recompute"}
-    | {"injected"}
+    | {"injected", "paced"}
 )
 """What a run may be gone on with otherwise; the plan is asked for apart."""
 

@@ -143,6 +143,7 @@ def execute(
         data=job.data,
         checkpoint_every=checkpoint_every,
         injected=tuple(map(str, settings.injected)),
+        paced=settings.paced,
     )
     refuse_other(earlier, header)
     with run_folder(output) as folder:

@@ -29,7 +29,8 @@ class Settings:
     a worker for another. `transport`: how messages between stages are told apart
     (`hydraplan.executor.transport`), None for what the device can. `debug_messages`: each is
     checked by a header before it. `ring_hops`: whether one call posts both messages of a
-    hop. `injected`: ranks that are slow on purpose.
+    hop. `injected`: ranks that are slow on purpose. `paced`: parts take as long as the plan says
+    (`hydraplan.executor.pace`).
     """
 
     seed: int | None = None
@@ -43,3 +44,4 @@ class Settings:
     debug_messages: bool = False
     ring_hops: RingHops = "batched"
     injected: tuple[Injected, ...] = ()
+    paced: bool = False

@@ -18,6 +18,7 @@ Shape letters: T rows, I features in, O features out.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -26,16 +27,22 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hydraplan.cost import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from hydraplan.executor.decoder import Make
+from hydraplan.executor.pace import Pace
 
 Work = Callable[[], None]
 
 
 @dataclass(slots=True)
 class WeightGradients:
-    """Work that weights wait for. `are_put_off`: a backward pass leaves it here for W."""
+    """Work that weights wait for. `are_put_off`: a backward pass leaves it here for W.
+
+    `pace`: how long products take, None for as long as they do.
+    """
 
     are_put_off: bool = False
+    pace: Pace | None = None
     _waiting: list[Work] = field(default_factory=list)
 
     def do(self, work: Work) -> None:
@@ -47,7 +54,29 @@ class WeightGradients:
 
     def add(self, weight_IO: Tensor, x_TI: Tensor, dy_TO: Tensor) -> None:
         """Add x^T dy to the gradient of a weight, now or later."""
-        self.do(partial(add_product, weight_IO, x_TI, dy_TO))
+        self.do(partial(self._add, weight_IO, x_TI, dy_TO))
+
+    def _add(self, weight_IO: Tensor, x_TI: Tensor, dy_TO: Tensor) -> None:
+        with self._paced(WEIGHT_GRADIENT, x_TI, weight_IO):
+            add_product(weight_IO, x_TI, dy_TO)
+
+    def times(self, x_TI: Tensor, weight_IO: Tensor) -> Tensor:
+        """Rows times a weight that is cast to their precision, (T, O); no autograd."""
+        with self._paced(FORWARD, x_TI, weight_IO):
+            return x_TI @ weight_IO.to(x_TI.dtype)
+
+    def times_transposed(self, dy_TO: Tensor, weight_IO: Tensor) -> Tensor:
+        """The gradient of the rows, (T, I)."""
+        with self._paced(INPUT_GRADIENT, dy_TO, weight_IO):
+            return dy_TO @ weight_IO.to(dy_TO.dtype).T
+
+    def _paced(self, direction: int, rows: Tensor, weight: Tensor) -> AbstractContextManager[None]:
+        pace = self.pace
+        return (
+            nullcontext()
+            if pace is None
+            else pace.part(pace.product_s(direction, len(rows), weight))
+        )
 
     def take(self) -> list[Work]:
         """What was put off since the last call, in the order backward met it."""
@@ -82,7 +111,7 @@ class SplitLinear(torch.autograd.Function):
         """Multiply, and keep both factors; the weight itself, not what checkpoints make of it."""
         ctx.save_for_backward(x_TI)
         ctx.weight_IO, ctx.gradients = weight_IO, gradients
-        return x_TI @ weight_IO.to(x_TI.dtype)
+        return gradients.times(x_TI, weight_IO)
 
     @staticmethod
     @once_differentiable
@@ -90,7 +119,7 @@ class SplitLinear(torch.autograd.Function):
         """Gradient of the input; that of the weight goes its own way."""
         (x_TI,), weight_IO = ctx.saved_tensors, ctx.weight_IO
         ctx.gradients.add(weight_IO, x_TI, dy_TO)
-        return dy_TO @ weight_IO.to(dy_TO.dtype).T, None, None
+        return ctx.gradients.times_transposed(dy_TO, weight_IO), None, None
 
 
 class RemadeLinears(torch.autograd.Function):
@@ -108,7 +137,7 @@ class RemadeLinears(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
         ctx.make, ctx.gradients, ctx.weights = make, gradients, weights
         x_TI = make(*inputs)
-        return tuple(x_TI @ weight_IO.to(x_TI.dtype) for weight_IO in weights)
+        return tuple(gradients.times(x_TI, weight_IO) for weight_IO in weights)
 
     @staticmethod
     @once_differentiable
@@ -120,7 +149,7 @@ class RemadeLinears(torch.autograd.Function):
         dx_TI: Tensor | None = None
         for weight_IO, dy_TO in zip(reversed(ctx.weights), reversed(dy), strict=True):
             ctx.gradients.add(weight_IO, x_TI.detach(), dy_TO)
-            share = dy_TO @ weight_IO.to(dy_TO.dtype).T
+            share = ctx.gradients.times_transposed(dy_TO, weight_IO)
             dx_TI = share if dx_TI is None else dx_TI + share
         found = torch.autograd.grad(x_TI, leaves, dx_TI)
         return None, None, None, *found

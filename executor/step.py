@@ -10,10 +10,10 @@ of one stage tensors change hands without a message. What an op was the last to 
 it is done.
 
 Measured times: start when an op's inputs are there, end when it is done, busy = CPU seconds
-of the worker's thread in between, and what it sleeps if it is slow on purpose. What lies between
-end - start and busy is waiting: for members of its groups, which the exchanges of the kernels
-time, or for a core where ranks share one. What an op waits for before its start is transfer:
-messages that come, or that make room. A
+of the worker's thread in between, and what it sleeps if it is slow on purpose; of a paced worker
+the seconds of its parts. What lies between end - start and busy is waiting: for members of its
+groups, which the exchanges of the kernels time, or for a core where ranks share one. What an op
+waits for before its start is transfer: messages that come, or that make room. A
 GPU is waited for at both ends of an op, on the computing stream alone, so that no message on its
 way holds up the clock; busy is then all of end - start. Nothing else in a step waits for it. No
 step has run on one yet.
@@ -112,6 +112,9 @@ def run_batch(
     shares = np.array([held_shares(stage.model, stage.recompute)]).T
     kept, waits = (shares * rows + moved.tokens).tolist()
     held = Held(kept, waits, len(stage.chunks))
+    pace = stage.gradients.pace
+    if pace is not None:
+        pace.slow, slow = slow, 1.0
     batch = _Batch(worker, slots, valid_tokens, transport, held, moved, slow)
     op_s: list[tuple[float, ...]] = []
     before = totals()
@@ -161,14 +164,12 @@ class _Batch:
             _settle(self.worker.device)
             transfer_s = self.transport.waited_s - self.waited_s
             self.waited_s += transfer_s
-            start_s, start_cpu_s = time.perf_counter(), time.thread_time()
+            start_s, worked_s = time.perf_counter(), self._worked_s()
             group_s = totals().wait_s
             made = self._done(op, needed)
             _settle(self.worker.device)
-            end_s, busy_s = time.perf_counter(), time.thread_time() - start_cpu_s
-            if self.worker.device.type == "cuda":
-                busy_s = end_s - start_s
-            busy_s = min(busy_s, end_s - start_s)
+            end_s = time.perf_counter()
+            busy_s = min(self._worked_s() - worked_s, end_s - start_s)
             if self.slow > 1:
                 time.sleep((self.slow - 1) * busy_s)
                 end_s, busy_s = time.perf_counter(), self.slow * busy_s
@@ -182,6 +183,14 @@ class _Batch:
             assert made is not None
             self.handed[message] = made
         return start_s - origin_s, end_s - origin_s, busy_s, group_s, transfer_s
+
+    def _worked_s(self) -> float:
+        """Seconds that the worker has worked: of its thread, its parts if paced, its GPU."""
+        pace = self.worker.stage.gradients.pace
+        if pace is not None:
+            return pace.worked_s
+        is_gpu = self.worker.device.type == "cuda"
+        return time.perf_counter() if is_gpu else time.thread_time()
 
     def _arrived(self, message: Message | None) -> Tensor | None:
         """What an op waits for: activations before F, their gradient before B and BW."""

@@ -16,6 +16,7 @@ from hydraplan.executor.device import take_device
 from hydraplan.executor.groups import World, create_groups, inner_ranges, warm_up
 from hydraplan.executor.memory import check_device_memory
 from hydraplan.executor.moved import moved_work
+from hydraplan.executor.pace import Pace
 from hydraplan.executor.prepare import Job
 from hydraplan.executor.record import Measured, collect
 from hydraplan.executor.resume import Start
@@ -56,6 +57,9 @@ def set_up(
         weights_bytes = sum(weight.nbytes for weight in stage.weights.values())
         check_device_memory(weights_bytes, world.ranks, torch.cuda.mem_get_info(device)[0])
     kernel = choose_kernel(device, compute, job.attention)
+    if job.settings.paced:
+        pace = stage.gradients.pace = Pace(job.cost)
+        kernel = pace.paced(kernel)
     choose_glue(device, compute)  # tried here, so that no op of the first step waits for it
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
     is_one_host = local_size == os.environ.get("WORLD_SIZE")
@@ -111,6 +115,7 @@ def _asked(job: Job, header: RunHeader | None, start: Start | None) -> dict[str,
         "timeout": job.settings.timeout_s,
         "transport": (job.transport, job.settings.debug_messages, job.settings.ring_hops),
         "injected": job.settings.injected,
+        "pace": job.settings.paced,
     }
     if header is not None:
         asked |= {

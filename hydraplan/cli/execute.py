@@ -10,7 +10,7 @@ from hydraplan.cli import options as o
 REAL_ONLY = (
     "--data", "--device", "--attention", "--learning-rate", "--clip-grad", "--dtype", "--recompute",
     "--resume", "--checkpoint-every", "--keep-checkpoints", "--max-restarts", "--timeout",
-    "--transport", "--debug-messages", "--ring-hops", "--inject",
+    "--transport", "--debug-messages", "--ring-hops", "--inject", "--paced",
 )  # fmt: skip
 TRIALS, MAX_TRIALS = 200, 100_000
 """Trials with noise if none are asked for, and at most; an interval at the most is 1/300 as wide as
@@ -135,6 +135,12 @@ def execute(
             help="A rank that takes so many times as long, in some steps or all; repeatable.",
         ),
     ] = None,
+    paced: Annotated[
+        bool,
+        typer.Option(
+            "--paced", help="Let each part take as long as the plan says, for ranks on few cores."
+        ),
+    ] = False,
     json: o.Json = False,
 ) -> None:
     """Train with a plan on pp x ranks local processes, or as one worker under torchrun.
@@ -210,6 +216,7 @@ def execute(
             debug_messages=debug_messages,
             ring_hops=ring_hops,
             injected=tuple(map(parse_injected, inject or ())),
+            paced=paced,
         )
         run = execute_run(
             plan,

@@ -95,7 +95,7 @@ class RunHeader(Config):
     `noise` and `trials`: what a simulated run was drawn from, and how often; its steps and ops are
     those of the first trial. `pool_barrier`: its lanes met in every F and B. `checkpoint_every`:
     steps from one checkpoint to the next, None where none are kept. `injected`: ranks that were
-    slow on purpose, as `execute --inject` names them.
+    slow on purpose, as `execute --inject` names them. `paced`: parts took as long as the plan says.
     """
 
     schema_version: Literal[1] = RUN_SCHEMA_VERSION
@@ -118,6 +118,7 @@ class RunHeader(Config):
     pool_barrier: bool = False
     checkpoint_every: PositiveInt | None = None
     injected: tuple[str, ...] = ()
+    paced: bool = False
 
 
 class Step(NamedTuple):

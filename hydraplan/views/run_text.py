@@ -35,6 +35,7 @@ def run_json(run: Run) -> dict[str, Any]:
     result = {
         "mode": run.header.mode,
         "device": run.header.device,
+        "paced": run.header.paced,
         "steps": len(run.steps),
         "iteration_s_mean": mean_s,
         "iteration_s_ci95": confidence_95(seconds),
@@ -71,6 +72,7 @@ def run_title(run: Run) -> str:
     """One line: measured or simulated, on what, which plan."""
     options = run.header.plan.options
     where = f"measured on {run.header.device}"
+    where += ", paced by the plan" if run.header.paced else ""
     if run.header.mode == "simulated":
         where = f"simulated with its {run.header.device}"
         where += ", all lanes meeting in every microbatch" if run.header.pool_barrier else ""

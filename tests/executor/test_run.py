@@ -341,6 +341,7 @@ def test_workers_that_were_asked_for_different_runs_refuse_and_say_what_differs(
         ["--debug-messages"],
         ["--ring-hops", "single"],
         ["--inject", "0.0=2"],
+        ["--paced"],
     ],
 )
 def test_options_of_real_runs_are_refused_in_a_simulated_one(plan, option, capsys):

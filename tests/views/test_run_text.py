@@ -29,6 +29,7 @@ def header(live_limit_tokens=None, trials=1, mode="simulated"):
     options = SimpleNamespace(live_limit_tokens=live_limit_tokens)
     return SimpleNamespace(
         mode=mode, device="none", noise="jitter=0.3", trials=trials, pool_barrier=False,
+        paced=False,
         plan=SimpleNamespace(options=options),
     )  # fmt: skip
 
