@@ -3,7 +3,8 @@
 Steps walk through the plan's batches and begin again after the last. Rank 0 keeps the run
 folder. Before the first step all workers prove that they hold the same plan. Every so many steps
 all workers save a checkpoint together, once the ledger has these steps; a run begins where its last
-one is, and lost workers are started again from there.
+one is, and lost workers are started again from there. What a step runs otherwise than planned is
+decided between steps (`online`).
 """
 
 import math
@@ -20,10 +21,11 @@ from hydraplan.executor.folder import one_at_a_time, run_folder, sole_writer
 from hydraplan.executor.groups import World
 from hydraplan.executor.inject import slow_factor
 from hydraplan.executor.launch import heeded_signals, run_workers, under_torchrun
+from hydraplan.executor.online import Online, online
 from hydraplan.executor.optimizer import clip_gradients, sharded_adamw, update
-from hydraplan.executor.predicted import Predicted, predict
 from hydraplan.executor.prepare import Job, prepare
 from hydraplan.executor.record import Measured
+from hydraplan.executor.replay import decisions_of, replays, steps_of
 from hydraplan.executor.resume import (
     Start,
     check_steps,
@@ -41,12 +43,14 @@ from hydraplan.executor.resume import (
 from hydraplan.executor.settings import Settings
 from hydraplan.executor.share_plan import share_plan
 from hydraplan.executor.worker import run_step, set_up
+from hydraplan.files.decisionsfile import Decided
 from hydraplan.files.ledger import Ledger, rewind
 from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.opsfile import StepOps
 from hydraplan.files.parquet import seen_to_disk
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
+    Correction,
     Run,
     RunHeader,
     Step,
@@ -56,7 +60,6 @@ from hydraplan.files.runfile import (
     recorder,
 )
 from hydraplan.files.trafficfile import Traffic
-from hydraplan.migration import NO_MOVES
 from hydraplan.model import BatchPlan
 from hydraplan.version import __version__
 from hydraplan.views.console import note
@@ -78,6 +81,9 @@ def execute(
     checkpoint_every: int | None = None,
     keep: int = KEPT_CHECKPOINTS,
     max_restarts: int = 0,
+    correction: Correction | None = None,
+    migration: bool | None = None,
+    replay: Path | None = None,
 ) -> Run | None:
     """Train until `steps` steps (default: every batch once) are done and return the run.
 
@@ -89,10 +95,13 @@ def execute(
     Args:
         checkpoint_every: Steps between checkpoints, the last `keep` of which stay; None for none.
         max_restarts: How often lost workers are started again, from the last checkpoint.
+        correction: What makes op orders while the run goes on.
+        migration: Whether work moves from slow ranks to others.
+        replay: A run whose decisions are repeated.
 
     Raises:
-        HydraplanError: Whatever `prepare`, `start_of` and `refuse_other` refuse, or `RunFailed`
-            when a worker ends early.
+        HydraplanError: Whatever `prepare`, `start_of`, `refuse_other` and `decisions_of` refuse, or
+            `RunFailed` when a worker ends early.
     """
     plan = open_plan(path)
     num_batches = plan.header.num_batches
@@ -117,7 +126,7 @@ def execute(
         attention=taken(settings.attention, before, "attention", None),
         recompute=taken(settings.recompute, same_plan, "recompute", None),
     )
-    steps = taken(steps, same_plan, "steps", num_batches)
+    steps = taken(steps, same_plan, "steps", steps_of(replay, num_batches))
     for name, value in (("learning rate", learning_rate), ("largest gradient norm", clip_grad)):
         if not math.isfinite(value):
             raise InputError(f"{name} {value} is not a finite number")
@@ -144,11 +153,15 @@ def execute(
         checkpoint_every=checkpoint_every,
         injected=tuple(map(str, settings.injected)),
         paced=settings.paced,
+        correction=taken(correction, before, "correction", "none"),
+        migration=taken(migration, before, "migration", False),
     )
+    repeated = decisions_of(replay, header)
+    header = header.model_copy(update={"replays": replays(replay, repeated)})
     refuse_other(earlier, header)
     with run_folder(output) as folder:
         try:
-            reports = _run(job, header, folder, first, keep, max_restarts)
+            reports = _run(job, header, folder, first, keep, max_restarts, repeated)
         except WorkerLost as lost:
             lost.hint = "; ".join(part for part in (lost.hint, way_on(output, header)) if part)
             raise
@@ -156,7 +169,13 @@ def execute(
 
 
 def _run(
-    job: Job, header: RunHeader, folder: Path, start: Start, keep: int, max_restarts: int
+    job: Job,
+    header: RunHeader,
+    folder: Path,
+    start: Start,
+    keep: int,
+    max_restarts: int,
+    repeated: tuple[Decided, ...],
 ) -> bool:
     """Run all workers, again from the last checkpoint when one is lost; whether this reports."""
     pp, ranks = job.header.options.pp, job.header.options.ranks
@@ -165,7 +184,7 @@ def _run(
             note(f"going on from {start.saved.path}")
 
         def entry(world: World, start: Start = start) -> None:
-            _train(world, job, header, folder, start, keep)
+            _train(world, job, header, folder, start, keep, repeated)
 
         try:
             return run_workers(entry, pp, ranks, job.settings.timeout_s, job.device)
@@ -181,7 +200,13 @@ def _run(
 
 
 def _train(
-    world: World, job: Job, header: RunHeader, folder: Path, start: Start, keep: int
+    world: World,
+    job: Job,
+    header: RunHeader,
+    folder: Path,
+    start: Start,
+    keep: int,
+    repeated: tuple[Decided, ...],
 ) -> None:
     job = share_plan(world, job) if job.is_shared else job
     worker = set_up(world, job, header, start)
@@ -192,7 +217,7 @@ def _train(
     if start.saved is not None:
         load(start.saved, weights, optimizer)
     batches = {batch.batch: batch for batch in job.batches}
-    predicted: dict[int, Predicted] = {}
+    changes = online(world, job, header, repeated)
     ledger = Ledger()
 
     def checkpoint(steps: int) -> None:
@@ -200,7 +225,6 @@ def _train(
 
     with ExitStack() as stack:
         if world.rank == 0:
-            predicted = {batch.batch: predict(job.cost, batch) for batch in job.batches}
             with _signals_put_off(), seen_to_disk(folder), one_at_a_time(folder.parent):
                 if folder.exists():
                     stack.enter_context(sole_writer(folder))
@@ -208,6 +232,7 @@ def _train(
                     refuse_moved_on(folder, start)
                     rewind(folder, header, start.steps)
                     ledger = Ledger(open_run(folder).steps)
+                    changes.go_on(folder)
                 else:
                     create_run(folder, header)
                     stack.enter_context(sole_writer(folder))
@@ -218,11 +243,13 @@ def _train(
             batch = batches[step % job.header.num_batches]
             is_saved = is_checkpoint(step + 1, header)
             optimizer.zero_grad(set_to_none=True)
+            now = changes.coming(step, batch)
+            in_order = replace(job, steps={batch.batch: now.steps})
             slow = slow_factor(job.settings.injected, world.stage, world.lane, step)
-            measured = run_step(worker, job, batch, NO_MOVES, slow)
+            measured = run_step(worker, in_order, now.batch, now.moves, slow)
             norm = clip_gradients(weights, groups, header.clip_grad)
             if measured is not None:
-                done = _finished(step, batch, measured, norm, predicted[batch.batch])
+                done = _finished(step, batch, measured, norm, changes)
                 ledger.add(done._asdict())
                 with _signals_put_off():
                     record(done, is_saved)
@@ -236,7 +263,7 @@ def _train(
 
 
 def _finished(
-    step: int, batch: BatchPlan, measured: Measured, norm: float, predicted: Predicted
+    step: int, batch: BatchPlan, measured: Measured, norm: float, changes: Online
 ) -> Step:
     loss = measured.loss
     for name, value in (("loss", loss), ("gradient norm", norm)):
@@ -245,10 +272,12 @@ def _finished(
                 f"the {name} of step {step} (batch {batch.batch}) is {value}",
                 "lower --learning-rate; the steps before it are kept",
             )
+    predicted = changes.prediction(batch.batch)
     ops = StepOps(measured.timeline, measured.waits, predicted.timeline)
     peaks = Peaks(measured.peak_live_tokens, predicted.live_peaks)
     traffic = Traffic(measured.sent_bytes, predicted.sent_bytes)
-    return finished(step, batch, loss, ops, peaks, traffic)
+    decided = changes.done(step, batch.batch, ops)
+    return finished(step, batch, loss, ops, peaks, traffic, decided)
 
 
 @contextmanager

@@ -5,16 +5,22 @@ what the folder holds of steps and ops is the first trial, what it holds of tria
 time went. Nothing is trained, so there is no loss.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from hydraplan.executor.correction import Corrections, Replay, asked_for, decide_by
 from hydraplan.executor.folder import run_folder
-from hydraplan.executor.predicted import predict
+from hydraplan.executor.predicted import Predicted, predict
+from hydraplan.executor.replay import decisions_of, replays, steps_of
+from hydraplan.executor.simulate_corrected import Deciding, Ran, beside, run_trial
 from hydraplan.executor.valid import read_valid_batch
+from hydraplan.files.decisionsfile import Change, Decided
 from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.opsfile import StepOps, simulated_waits
 from hydraplan.files.parquet import refuse_existing
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import (
+    Correction,
     Run,
     RunHeader,
     create_run,
@@ -48,11 +54,15 @@ def simulate_run(
     noise: Noise | None = None,
     trials: int = 1,
     pool_barrier: bool = False,
+    correction: Correction = "none",
+    migration: bool = False,
+    replay: Path | None = None,
 ) -> Run:
     """Simulate `steps` steps (default: every batch once) and return the run.
 
     Without `output` the run folder is gone when this returns. `pool_barrier`: all lanes of a stage
-    meet in every F and B.
+    meet in every F and B. `correction`, `migration`: what may change while it runs; `replay`: a run
+    whose decisions are repeated.
 
     Raises:
         InvalidPlan: The plan breaks an invariant.
@@ -61,7 +71,7 @@ def simulate_run(
     if output is not None:
         refuse_existing(output, force, our_files(output))
     plan, noise = open_plan(path), noise or Noise()
-    num_steps = plan.header.num_batches if steps is None else steps
+    num_steps = steps_of(replay, plan.header.num_batches) if steps is None else steps
     cost = plan.header.cost_model()
     header = RunHeader(
         tool_version=__version__,
@@ -79,31 +89,80 @@ def simulate_run(
         noise=str(noise),
         trials=trials,
         pool_barrier=pool_barrier,
+        correction=correction,
+        migration=migration,
     )
+    repeated = decisions_of(replay, header)
+    header = header.model_copy(update={"replays": replays(replay, repeated)})
     visited = [read_valid_batch(plan, i) for i in range(min(num_steps, plan.header.num_batches))]
-    predicted = {b.batch: predict(cost, b) for b in visited}
-    quiet: dict[int, tuple[Timeline, Trials]] = {}
+    meet = with_pool_barrier if pool_barrier else _as_it_is
+    if asked_for(header):
+        ran = _corrected(visited, header, noise, meet, repeated)
+    else:
+        ran = _as_planned(visited, header, noise, meet)
+    predicted: dict[tuple[int, Change], Predicted] = {}
     drawn = []
     with run_folder(output) as folder:
         create_run(folder, header)
         with recorder(folder) as record:
-            for step in range(num_steps):
-                batch = visited[step % len(visited)]
-                placed = batch.sequences.placed()
-                if noise.active or batch.batch not in quiet:
-                    slots = slot_times(cost, placed, batch.num_microbatches)
-                    slots = with_pool_barrier(slots) if pool_barrier else slots
-                    quiet[batch.batch] = _step(
-                        slots, batch, noise, trials, seed, step, cost.node_ranks
-                    )
-                timeline, tried = quiet[batch.batch]
-                planned = predicted[batch.batch]
+            for step, (batch, change, timeline, decided, tried) in enumerate(ran):
+                key = (batch.batch, change)
+                if key not in predicted:
+                    predicted[key] = predict(cost, batch, change.moves)
+                planned = predicted[key]
                 ops = StepOps(timeline, simulated_waits(timeline), planned.timeline)
                 peaks, traffic = Peaks(None, planned.live_peaks), Traffic(None, planned.sent_bytes)
-                record(finished(step, batch, None, ops, peaks, traffic), False)
+                record(finished(step, batch, None, ops, peaks, traffic, decided), False)
                 drawn.append(tried)
         write_trials(folder / "trials.parquet", header, drawn)
         return open_run(folder)
+
+
+def _as_planned(
+    visited: Sequence[BatchPlan],
+    header: RunHeader,
+    noise: Noise,
+    meet: Callable[[SlotTimes], SlotTimes],
+) -> Iterator[Ran]:
+    """Steps that change nothing; without noise a batch is run once."""
+    cost = header.plan.cost_model()
+    quiet: dict[int, tuple[Timeline, Trials]] = {}
+    for step in range(header.steps):
+        batch = visited[step % len(visited)]
+        if noise.active or batch.batch not in quiet:
+            slots = meet(slot_times(cost, batch.sequences.placed(), batch.num_microbatches))
+            quiet[batch.batch] = _step(
+                slots, batch, noise, header.trials, header.seed, step, cost.node_ranks
+            )
+        timeline, tried = quiet[batch.batch]
+        yield Ran(batch, Change(), timeline, None, tried)
+
+
+def _corrected(
+    visited: Sequence[BatchPlan],
+    header: RunHeader,
+    noise: Noise,
+    meet: Callable[[SlotTimes], SlotTimes],
+    repeated: tuple[Decided, ...],
+) -> Iterator[Ran]:
+    """Steps of the first trial, with what all trials took."""
+    cost, batches = header.plan.cost_model(), {batch.batch: batch for batch in visited}
+    decide = decide_by(cost, header.plan.options, header.correction, header.migration)
+    first: list[Ran] = []
+    tried = []
+    for trial in range(header.trials):
+        deciding: Deciding = Corrections(cost, batches, decide)
+        if header.replays is not None:
+            deciding = Replay(repeated, cost.pp, cost.ranks)
+        ran = run_trial(trial, visited, deciding, header, noise, meet)
+        first = first or ran
+        tried.append([step.tried for step in ran])
+    for step, trials in zip(first, zip(*tried, strict=True), strict=True):
+        yield step._replace(tried=beside(trials))
+
+
+def _as_it_is(slots: SlotTimes) -> SlotTimes:
+    return slots
 
 
 def _step(

@@ -122,6 +122,7 @@ def _asked(job: Job, header: RunHeader | None, start: Start | None) -> dict[str,
             "steps": header.steps,
             "learning rate": header.learning_rate,
             "largest gradient norm": header.clip_grad,
+            "correction": (header.correction, header.migration, header.replays),
         }
     if start is not None:
         asked["steps done"] = start.steps

@@ -46,6 +46,20 @@ RingHops = Annotated[
         help="Post what a ring hop sends and receives by one call, or by two.",
     ),
 ]
+CorrectionOption = Annotated[
+    Literal["none", "portfolio"] | None,
+    typer.Option(
+        "--correction", help="What makes new op orders for ranks that are slow.  [default: none]"
+    ),
+]
+MigrationOption = Annotated[
+    Literal["on", "off"] | None,
+    typer.Option("--migration", help="Move work from slow ranks to others.  [default: off]"),
+]
+ReplayOption = Annotated[
+    Path | None,
+    typer.Option("--replay", help="Repeat the decisions of this run, at the same steps."),
+]
 DebugMessages = Annotated[
     bool,
     typer.Option("--debug-messages", help="Check a header before each message between stages."),
@@ -141,6 +155,9 @@ def execute(
             "--paced", help="Let each part take as long as the plan says, for ranks on few cores."
         ),
     ] = False,
+    correction: CorrectionOption = None,
+    migration: MigrationOption = None,
+    replay: ReplayOption = None,
     json: o.Json = False,
 ) -> None:
     """Train with a plan on pp x ranks local processes, or as one worker under torchrun.
@@ -174,6 +191,9 @@ def execute(
             noise=drawn,
             trials=trials or (TRIALS if drawn.active else 1),
             pool_barrier=pool_barrier,
+            correction=correction or "none",
+            migration=migration == "on",
+            replay=replay,
         )
     else:
         for option, asked in (("--noise", noise), ("--trials", trials)):
@@ -230,6 +250,9 @@ def execute(
             checkpoint_every=checkpoint_every,
             keep=keep_checkpoints,
             max_restarts=max_restarts,
+            correction=correction,
+            migration=None if migration is None else migration == "on",
+            replay=replay,
         )
     if run is None:
         return

@@ -6,7 +6,7 @@ rank's context-parallel groups (`group_wait_s`), and waiting before it for messa
 plan's cost model has the same op run, noise-free, from the start of the step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
@@ -123,6 +123,17 @@ def read_ops(path: Path, step: int, pp: int, ranks: int) -> StepOps:
         InputError: The file is damaged, rows of some lane are missing, or they are none of a step.
     """
     table = read_rows(open_parquet(path, OPS_SCHEMA), path)
+    return _step_of(table, path, step, pp, ranks)
+
+
+def each_ops(path: Path, steps: int, pp: int, ranks: int) -> Iterator[StepOps]:
+    """Op times of the first steps, one after the other; errors as `read_ops`."""
+    table = read_rows(open_parquet(path, OPS_SCHEMA), path)
+    for step in range(steps):
+        yield _step_of(table, path, step, pp, ranks)
+
+
+def _step_of(table: pa.Table, path: Path, step: int, pp: int, ranks: int) -> StepOps:
     table = table.take(pa.array(np.flatnonzero(column(table, "step") == step)))
     kinds = np.array(table.column("op").to_pylist())
     columns = {name: column(table, name) for name in OPS_SCHEMA.names if name != "op"}

@@ -23,6 +23,12 @@ from hydraplan.activations import Recompute
 from hydraplan.config import Config
 from hydraplan.errors import InputError
 from hydraplan.files.checkpointfile import CHECKPOINTS, only_checkpoints
+from hydraplan.files.decisionsfile import (
+    DECISIONS_SCHEMA,
+    Decided,
+    decisions_table,
+    read_decisions,
+)
 from hydraplan.files.memoryfile import MEMORY_SCHEMA, Peaks, memory_table, peaks_of
 from hydraplan.files.opsfile import OPS_SCHEMA, StepOps, ops_table, read_ops
 from hydraplan.files.parquet import (
@@ -60,16 +66,6 @@ STEPS_SCHEMA = pa.schema(
         *_required(*((n, pa.float64()) for n in ("iteration_s", *SHARES))),
     ]
 )
-DECISIONS_SCHEMA = pa.schema(
-    _required(
-        ("step", pa.int64()),
-        ("kind", pa.string()),
-        ("reason", pa.string()),
-        ("predicted_gain_s", pa.float64()),
-        ("measured_gain_s", pa.float64()),
-        ("change", pa.string()),
-    )
-)
 RUN_FILES = {
     "steps.parquet": STEPS_SCHEMA,
     "ops.parquet": OPS_SCHEMA,
@@ -78,6 +74,9 @@ RUN_FILES = {
     "decisions.parquet": DECISIONS_SCHEMA,
     "trials.parquet": TRIALS_SCHEMA,
 }
+
+Correction = Literal["none", "portfolio", "policy"]
+"""What makes new op orders while a run goes on."""
 
 WAIT_PER_WRITE = 4.0
 """Steps wait this many times as long as the last write took; a fifth of the time is writing."""
@@ -96,6 +95,8 @@ class RunHeader(Config):
     those of the first trial. `pool_barrier`: its lanes met in every F and B. `checkpoint_every`:
     steps from one checkpoint to the next, None where none are kept. `injected`: ranks that were
     slow on purpose, as `execute --inject` names them. `paced`: parts took as long as the plan says.
+    `correction`: what made op orders while it ran. `migration`: whether work moved. `replays`:
+    digest of the decisions that were repeated, None where they were its own.
     """
 
     schema_version: Literal[1] = RUN_SCHEMA_VERSION
@@ -119,13 +120,17 @@ class RunHeader(Config):
     checkpoint_every: PositiveInt | None = None
     injected: tuple[str, ...] = ()
     paced: bool = False
+    correction: Correction = "none"
+    migration: bool = False
+    replays: str | None = None
 
 
 class Step(NamedTuple):
     """What a finished step adds to a run; `loss` is None in a simulated one.
 
     Rows `first_sequence_id` to `first_sequence_id + num_sequences - 1` of the length file are done.
-    `peaks` of shape (stages, lanes), `traffic` (3, stages, lanes).
+    `peaks` of shape (stages, lanes), `traffic` (3, stages, lanes). `decided`: the decision that
+    took effect in it.
     """
 
     step: int
@@ -138,6 +143,7 @@ class Step(NamedTuple):
     ops: StepOps
     peaks: Peaks
     traffic: Traffic
+    decided: Decided | None = None
 
 
 class Run(NamedTuple):
@@ -152,16 +158,23 @@ class Run(NamedTuple):
     peaks: Peaks
     traffic: Traffic
     trials: Trials | None = None
+    decisions: tuple[Decided, ...] = ()
 
 
 def finished(
-    step: int, batch: BatchPlan, loss: float | None, ops: StepOps, peaks: Peaks, traffic: Traffic
+    step: int,
+    batch: BatchPlan,
+    loss: float | None,
+    ops: StepOps,
+    peaks: Peaks,
+    traffic: Traffic,
+    decided: Decided | None = None,
 ) -> Step:
     """A step that ran a batch; its rows count whether they were trained on or not."""
     rows, placed = batch.sequences, batch.sequences.placed()
     tokens, valid = int(placed.length_tokens.sum()), int(placed.valid_tokens.sum())
     first, count = int(rows.sequence_id[0]), len(rows)
-    return Step(step, batch.batch, first, count, tokens, valid, loss, ops, peaks, traffic)
+    return Step(step, batch.batch, first, count, tokens, valid, loss, ops, peaks, traffic, decided)
 
 
 def plan_digest(plan: Plan) -> str:
@@ -201,12 +214,15 @@ def append_steps(path: Path, steps: Sequence[Step]) -> None:
     for step in steps:
         figures = shares(step.ops.timeline)
         rows.append(step._asdict() | {name: figures[name] for name in ("iteration_s", *SHARES)})
-        del rows[-1]["ops"], rows[-1]["peaks"], rows[-1]["traffic"]
+        for name in ("ops", "peaks", "traffic", "decided"):
+            del rows[-1][name]
     held = pa.concat_tables([memory_table(step.step, step.peaks) for step in steps])
     sent = pa.concat_tables([traffic_table(step.step, step.traffic) for step in steps])
     _append(path / "memory.parquet", held)
     _append(path / "traffic.parquet", sent)
     _append(path / "ops.parquet", ops_table([(step.step, step.ops) for step in steps]))
+    if decided := [step.decided for step in steps if step.decided is not None]:
+        _append(path / "decisions.parquet", decisions_table(decided))
     _append(path / "steps.parquet", pa.Table.from_pylist(rows, schema=STEPS_SCHEMA))
 
 
@@ -271,7 +287,14 @@ def open_run(path: Path) -> Run:
     peaks = peaks_of(rows_held, *shape, str(held))
     traffic = traffic_of(rows_sent, *shape, str(sent))
     trials = read_trials(path / "trials.parquet", header.trials)
-    return Run(path, header, steps, peaks, traffic, trials)
+    decisions = read_decisions(
+        path / "decisions.parquet",
+        pp=shape[1],
+        ranks=shape[2],
+        batches=header.plan.num_batches,
+        steps=len(steps),
+    )
+    return Run(path, header, steps, peaks, traffic, trials, decisions)
 
 
 def read_step_ops(run: Run, step: int) -> StepOps:

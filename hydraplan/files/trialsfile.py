@@ -31,6 +31,10 @@ TRIALS_SCHEMA = pa.schema(
 )
 
 
+CORRECTION = "correction"
+"""Cause under which a corrected run holds the same trials as planned; it takes no time itself."""
+
+
 class Trials(NamedTuple):
     """Trials of a run or of one of its steps; arrays of shape (trials,), seconds.
 

@@ -7,10 +7,11 @@ import numpy as np
 
 from hydraplan.errors import many, printable
 from hydraplan.files.runfile import Run
-from hydraplan.files.trialsfile import Trials
+from hydraplan.files.trialsfile import CORRECTION, Trials
 from hydraplan.model import FloatArray
 from hydraplan.views import console
 from hydraplan.views.memory_text import limit_text, peaks_json, print_peaks
+from hydraplan.views.story_text import print_story, story_json
 from hydraplan.views.traffic_text import print_traffic, traffic_json
 
 STUDENT_T_95 = (
@@ -44,9 +45,7 @@ def run_json(run: Run) -> dict[str, Any]:
         **traffic_json(run.traffic),
         "live_limit_tokens": run.header.plan.options.live_limit_tokens,
         "loss": [row["loss"] for row in run.steps if row["loss"] is not None],
-        "corrections": 0,
-        "migrations": 0,
-        "slow_devices": [],
+        **story_json(run),
     }
     if trials is not None:
         result |= {
@@ -153,22 +152,21 @@ def run_caption(run: Run) -> str:
 
 
 def print_run(run: Run) -> None:
-    """A row a step, then what each stage held; of a simulated run also where its time goes."""
+    """A row a step, what each stage held, where simulated time goes, what changed meanwhile."""
     console.print_table(run_columns(run), run_rows(run), run_title(run), run_caption(run))
     if run.steps:
         console.emit()
         limit = limit_text(run.header.plan.options)
         print_peaks(run.peaks, limit, recomputed=run.header.recompute != "none")
         print_traffic(run.traffic)
-    if run.trials is None:
-        return
-    console.emit()
-    console.print_table(CAUSE_COLUMNS, cause_rows(run.trials), causes_title(run))
-    if run.trials.without_s:
+    if run.trials is not None:
         console.emit()
-        console.print_table(
-            NOISE_COLUMNS, noise_rows(run.trials), "What noise costs, waits included", NOISE_CAPTION
-        )
+        console.print_table(CAUSE_COLUMNS, cause_rows(run.trials), causes_title(run))
+        if run.trials.without_s:
+            title = "What noise costs, waits included"
+            console.emit()
+            console.print_table(NOISE_COLUMNS, noise_rows(run.trials), title, NOISE_CAPTION)
+    print_story(run)
 
 
 CAUSES = {
@@ -218,6 +216,7 @@ def cause_rows(trials: Trials) -> list[list[object]]:
             _percent(cause["share"]),
         ]
         for cause in causes_json(trials)
+        if cause["cause"] != CORRECTION
     ]
     return [*rows, ["iteration T", float(trials.iteration_s.mean()), _percent(1.0)]]
 

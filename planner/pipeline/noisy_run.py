@@ -19,9 +19,9 @@ from hydraplan.planner.pipeline.causes import (
     CAUSES,
     causes_s,
     ends_s,
-    planned_s,
     times_of_trials,
 )
+from hydraplan.planner.pipeline.causes import planned_s as work_s
 from hydraplan.planner.pipeline.noise import Draws, Noise, draw, shape_of
 from hydraplan.planner.pipeline.simulator import Load, OpTimes, load_of, run_ops, timeline, way_of
 from hydraplan.slots import SlotTimes
@@ -60,19 +60,23 @@ def noisy_run(
     seed: int = 0,
     step: int = 0,
     node_ranks: int = 1,
+    first: int = 0,
+    planned_s: float | None = None,
 ) -> NoisyRun:
     """Run a batch so many times, each under draws of its own; see `noise.draw`.
 
     Args:
         node_ranks: Neighbouring lanes of a stage that are preempted together.
+        first: Number of the first trial.
+        planned_s: The iteration without noise that draws are scaled by, None for that of the
+            schedule; for changes of a plan that meet the draws of the plan.
 
     Raises:
         Infeasible: The op order of some stage can never go on.
     """
-    plain = run_ops(load_of(slots), schedule, way_of(slots))
-    nominal_s = float(_iteration_s(slots, schedule, plain)[0])
-    own_s, found = planned_s(slots, schedule), []
-    for block in _blocks(slots, trials if noise.active else 1):
+    nominal_s = iteration_s(slots, schedule) if planned_s is None else planned_s
+    own_s, found = work_s(slots, schedule), []
+    for block in _blocks(slots, first, trials if noise.active else 1):
         draws = draw(noise, shape_of(slots, node_ranks), nominal_s, block, seed, step)
         load, lost_s = noisy_load(slots, draws), np.zeros(len(draws.spells.speed))
         times = run_ops(load, schedule, way_of(slots), draws.spells, lost_s)
@@ -97,6 +101,12 @@ def noisy_run(
         without_s={name: whole[f"without {name}"] for name in noise.active},
         lost_s={name: whole[f"lost {name}"] for name in (*CAUSES, *noise.active)},
     )
+
+
+def iteration_s(slots: SlotTimes, schedule: Schedule) -> float:
+    """The iteration without noise."""
+    plain = run_ops(load_of(slots), schedule, way_of(slots))
+    return float(_iteration_s(slots, schedule, plain)[0])
 
 
 def with_pool_barrier(slots: SlotTimes) -> SlotTimes:
@@ -139,11 +149,11 @@ def _tiled(array: FloatArray, count: int) -> FloatArray:
     return array if count == 1 else np.tile(array, count)
 
 
-def _blocks(slots: SlotTimes, trials: int) -> Iterator[range]:
+def _blocks(slots: SlotTimes, first: int, trials: int) -> Iterator[range]:
     """Numbers of the trials, as many at a time as fit."""
     size = max(1, BLOCK // slots.op_s.size)
-    for first in range(0, trials, size):
-        yield range(first, min(first + size, trials))
+    for begin in range(first, first + trials, size):
+        yield range(begin, min(begin + size, first + trials))
 
 
 def _iteration_s(

@@ -1,0 +1,63 @@
+"""Is a change of a batch fit to run: the plan's ops in an order that can go on, moves that fit.
+
+A change comes from rank 0, from a decision just made or from the file of another run. Whoever is
+about to run it asks here, as `prepare` asks of a plan: every op once and in legal order, no more
+activations than the plan allows, lowered to messages that no transport gets stuck on, moves of
+slots, ranks and buckets that are there.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from hydraplan.errors import InputError, InvalidPlan
+from hydraplan.executor.valid import lower_batch
+from hydraplan.files.decisionsfile import Change
+from hydraplan.invariants import RULES
+from hydraplan.migration import Moves, check_moves
+from hydraplan.model import BatchPlan
+from hydraplan.planheader import PlanHeader
+from hydraplan.planner.pipeline.lowering import Steps
+from hydraplan.slots import slot_times
+
+RULES_OF_OPS = ("schedule", "live-tokens")
+"""What a plan must hold of its op orders, whatever they are."""
+
+
+class Changed(NamedTuple):
+    """A batch as it runs: its ops in their present order, what every stage does, what moves."""
+
+    batch: BatchPlan
+    steps: Steps
+    moves: Moves
+
+
+def with_change(batch: BatchPlan, change: Change) -> BatchPlan:
+    """The batch in the op order that is in force."""
+    return batch if change.schedule is None else replace(batch, schedule=change.schedule)
+
+
+def checked(header: PlanHeader, batch: BatchPlan, change: Change, of: str) -> Changed:
+    """The changed batch, proven to run.
+
+    Args:
+        of: Where the change comes from, in words.
+
+    Raises:
+        InputError: It does not fit the batch.
+    """
+    cost, found = header.cost_model(), with_change(batch, change)
+    placed, where = batch.sequences.placed(), f"{of}, batch {batch.batch}"
+    hint = "the decisions are not of this plan, or were changed"
+    if len(found.schedule) != cost.pp:
+        raise InputError(f"{where}: ops of {len(found.schedule)} stages, not {cost.pp}", hint)
+    for name in RULES_OF_OPS:
+        for text in RULES[name](header, cost, found, placed):
+            raise InputError(f"{where}: {text}", hint)
+    slots = slot_times(cost, placed, batch.num_microbatches)
+    try:
+        check_moves(change.moves, header.model, placed, slots.rows, cost.pp)
+        steps = lower_batch(Path(of), header, found)
+    except (InputError, InvalidPlan) as error:
+        raise InputError(f"{where}: {error}", hint) from None
+    return Changed(found, steps, change.moves)

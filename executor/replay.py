@@ -1,0 +1,60 @@
+"""The decisions of a run, to be repeated by another: `execute --replay RUN`.
+
+Repeated are the changes, at the same steps, whatever the devices do this time. So the other run has
+to be of the same plan and as long; anything else is refused with both values.
+"""
+
+from pathlib import Path
+
+from hydraplan.errors import InputError, StalePlan
+from hydraplan.files.decisionsfile import Decided, decisions_digest
+from hydraplan.files.runfile import RunHeader, open_run
+
+
+def steps_of(replay: Path | None, otherwise: int) -> int:
+    """Steps of the run that is repeated, where there is one."""
+    return otherwise if replay is None else open_run(replay).header.steps
+
+
+def decisions_of(replay: Path | None, header: RunHeader) -> tuple[Decided, ...]:
+    """Decisions of the run that is repeated.
+
+    Raises:
+        StalePlan: It ran another plan.
+        InputError: It is not as long, not finished, or the new run is to decide for itself.
+    """
+    if replay is None:
+        return ()
+    if header.correction != "none" or header.migration:
+        raise InputError(
+            f"--replay {replay} repeats decisions, none are made",
+            "leave --correction and --migration out",
+        )
+    run = open_run(replay)
+    before = run.header
+    for name, told, asked in (
+        ("pp", before.plan.options.pp, header.plan.options.pp),
+        ("ranks", before.plan.options.ranks, header.plan.options.ranks),
+        ("plan digest", before.plan_digest[:16], header.plan_digest[:16]),
+    ):
+        if asked and told != asked:  # under torchrun rank 0 alone knows the digest
+            raise StalePlan(
+                f"run {replay} has {name} {told}, this one {asked}",
+                f"repeat it with its own plan, {before.plan_name}",
+            )
+    if before.steps != header.steps:
+        raise InputError(
+            f"run {replay} is of {before.steps} steps, --steps {header.steps} are asked for",
+            "leave --steps out",
+        )
+    if len(run.steps) < before.steps:
+        raise InputError(
+            f"run {replay} ended after {len(run.steps)} of its {before.steps} steps",
+            "let it finish first: --resume",
+        )
+    return run.decisions
+
+
+def replays(replay: Path | None, rows: tuple[Decided, ...]) -> str | None:
+    """What a run says of the decisions that it repeats."""
+    return None if replay is None else decisions_digest(rows)

@@ -1,0 +1,152 @@
+"""Corrections on real workers: what ranks take is made up, everything else is real."""
+
+import numpy as np
+import pytest
+
+from hydraplan.errors import InputError, StalePlan, WorkerLost
+from hydraplan.executor import run as executor_run
+from hydraplan.executor.inject import Injected
+from hydraplan.executor.predicted import predict
+from hydraplan.files.checkpointfile import newest_checkpoint
+from hydraplan.files.runfile import open_run, read_step_ops
+from tests.builders import Place
+from tests.executor.killed import count_calls, kill_at
+from tests.executor.trained import losses, train
+from tests.plans import write_test_plan
+
+pytestmark = pytest.mark.dist
+
+RANK, SLOW = (1, 0), range(4, 8)
+BATCHES = [
+    [Place(24 + 8 * ((m + shift) % 3), lane, 1, 1, m) for m in range(4) for lane in range(2)]
+    + [Place(16, 0, 2, 1, m) for m in range(4)]
+    for shift in (0, 1)
+]
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return write_test_plan(tmp_path / "x.plan", BATCHES, pp=2, ranks=2)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Have every rank take what is predicted, `RANK` twice as long in some steps, +-1%."""
+
+    def measured(worker, job, batch, moves, slow):
+        found = run_step(worker, job, batch, moves, slow)
+        step = count[0]
+        count[0] += 1
+        if found is None:
+            return None
+        rng = np.random.default_rng(step)
+        planned = predict(job.cost, batch, moves).timeline
+        busy = [b * rng.lognormal(0, 0.01, (1, b.shape[1])) for b in planned.busy_s]
+        if step in SLOW:
+            busy[RANK[0]][:, RANK[1]] *= 2
+        timeline = found.timeline
+        start = tuple(end - b for end, b in zip(timeline.end_s, busy, strict=True))
+        first = min(s.min() for s in start)
+        times = {
+            "start_s": tuple(s - first for s in start),
+            "end_s": tuple(e - first for e in timeline.end_s),
+            "busy_s": tuple(busy),
+        }
+        return found._replace(timeline=executor_run.replace(timeline, **times))
+
+    count = [0]
+    run_step = executor_run.run_step
+    monkeypatch.setattr(executor_run, "run_step", measured)
+    return count
+
+
+def told(run):
+    return [(r.step, r.batch, r.event, r.kind, r.change) for r in run.decisions]
+
+
+def corrected(plan, output, **changes):
+    return train(plan, steps=12, output=output, correction="portfolio", **changes)
+
+
+def test_a_straggler_is_corrected_on_all_workers_and_undone(plan, tmp_path, taken):
+    run = corrected(plan, tmp_path / "x.run")
+    first, second, *_, last = run.decisions
+    assert (first.step, first.kind, second.step) == (6, "reorder", 7)
+    assert RANK in [(r.stage, r.lane) for r in first.slow if r.factor > 1]
+    assert (last.kind, last.slow) == ("undo", ())
+    assert 9 < last.step < 12
+    assert first.predicted_gain_s > 0
+    planned = read_step_ops(run, 0).timeline.schedule
+    for step in range(12):
+        ops = read_step_ops(run, step)
+        assert (ops.timeline.schedule != planned) == (6 <= step < last.step)
+        assert ops.predicted.schedule == ops.timeline.schedule
+    assert run.peaks.differ() == []
+    assert np.array_equal(run.traffic.measured, run.traffic.predicted)
+    assert open_run(tmp_path / "x.run").decisions == run.decisions
+
+
+@pytest.mark.slow
+def test_a_replay_makes_the_same_losses_and_only_the_order_of_sums_differs_from_the_plan(
+    plan, tmp_path, taken
+):
+    run = corrected(plan, tmp_path / "x.run")
+    taken[0] = 100  # nobody is slow any more
+    again = train(plan, replay=tmp_path / "x.run", output=tmp_path / "y.run")
+    assert told(again) == told(run)
+    assert losses(again) == losses(run)
+    assert again.header.replays is not None
+    plain = train(plan, steps=12)
+    assert losses(plain)[:6] == losses(run)[:6]
+    assert losses(plain) == pytest.approx(losses(run), rel=1e-5)
+    with pytest.raises(InputError, match="is of 12 steps, --steps 5 are asked for"):
+        train(plan, replay=tmp_path / "x.run", steps=5)
+    with pytest.raises(InputError, match="repeats decisions, none are made"):
+        train(plan, replay=tmp_path / "x.run", correction="portfolio")
+    other = write_test_plan(tmp_path / "z.plan", BATCHES[::-1], pp=2, ranks=2)
+    with pytest.raises(StalePlan, match=r"has plan digest \w{16}, this one \w{16}"):
+        train(other, replay=tmp_path / "x.run")
+    longer = write_test_plan(tmp_path / "w.plan", BATCHES, pp=1, ranks=2)
+    with pytest.raises(StalePlan, match="has pp 2, this one 1"):
+        train(longer, replay=tmp_path / "x.run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calls", [0.55, 0.8])
+def test_a_corrected_run_that_is_killed_and_resumed_decides_as_if_nothing_had_ended_it(
+    plan, tmp_path, taken, monkeypatch, calls
+):
+    """Killed before and in the correction; a checkpoint every four steps."""
+    with monkeypatch.context() as patch:
+        count_calls(patch, tmp_path)
+        whole = corrected(plan, tmp_path / "x.run", checkpoint_every=4)
+    last = int(calls * int((tmp_path / "2").read_text()))
+    with monkeypatch.context() as patch:
+        kill_at(patch, 2, last)
+        with pytest.raises(WorkerLost):
+            corrected(plan, tmp_path / "y.run", checkpoint_every=4)
+    kept = newest_checkpoint(tmp_path / "y.run")
+    taken[0] = kept.about.steps if kept else 0
+    run = train(plan, resume=tmp_path / "y.run")
+    assert losses(run) == losses(whole)
+    assert told(run) == told(whole)
+    assert [r.slow for r in run.decisions] == [r.slow for r in whole.decisions]
+    with pytest.raises(InputError, match=r"correction none is not that of run .*, portfolio"):
+        train(plan, resume=tmp_path / "y.run", correction="none")
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_slow_on_purpose_is_named_and_no_healthy_one_with_heavy_data(tmp_path):
+    """Four lanes, the last with five times the tokens of the others in one of two batches."""
+    batches = [
+        [
+            Place(60 * (heavy if lane == 3 else 1), lane, 1, 1, m)
+            for m in range(4)
+            for lane in range(4)
+        ]
+        for heavy in (1, 5)
+    ]
+    plan = write_test_plan(tmp_path / "x.plan", batches, pp=1, ranks=4)
+    run = train(plan, steps=12, correction="portfolio", injected=(Injected(0, 1, 6.0, 5, 12),))
+    named = {(r.stage, r.lane) for row in run.decisions for r in row.slow if r.factor > 1}
+    assert named == {(0, 1)}
