@@ -1,10 +1,9 @@
 """Online correction: what each step took tells who is slow, and coming batches are decided anew.
 
 After a step the seconds that every rank worked (waiting excluded) stand beside those that the plan
-predicts for the same work, moves included, so heavy data is no slow device (`estimates`). When
-what is believed changes, or has drifted by more than `DRIFT`, an event begins: each batch that
-comes up is decided once for these factors, and runs so until the next event. If all ranks are
-nominal again, that is the plan itself.
+predicts for the same work, moves included, so heavy data is no slow device (`belief`). When what is
+believed changes, an event begins: each batch that comes up is decided once for these factors, and
+runs so until the next event. If all ranks are nominal again, that is the plan itself.
 
 Deciding falls between two steps, from everything up to the last one: a step of waiting less than
 from the one before, for the milliseconds that `planning_s` tells.
@@ -20,37 +19,31 @@ Source: ours; Conductor's abstract only says that the schedule adapts while a ru
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from hydraplan.cost import CostModel
 from hydraplan.errors import InputError
+from hydraplan.executor.belief import learn, named, unknown
 from hydraplan.executor.change import with_change
 from hydraplan.executor.predicted import loads_of
-from hydraplan.files.decisionsfile import Change, Decided, Slow, in_force
+from hydraplan.files.decisionsfile import Change, Decided, in_force
 from hydraplan.files.runfile import Correction, RunHeader
 from hydraplan.metrics import shares
 from hydraplan.model import BatchPlan, FloatArray, Schedule, Timeline
 from hydraplan.planheader import PlanOptions
-from hydraplan.planner.pipeline.portfolio import fastest
 from hydraplan.planner.pipeline.simulator import simulate
+from hydraplan.planner.planned import PLANNED
 from hydraplan.planner.planned_ops import memory_of
 from hydraplan.planner.policy.choose_moves import FORMS
 from hydraplan.planner.policy.decide import decide
-from hydraplan.planner.policy.estimates import Estimates, nominal, observe
 from hydraplan.planner.policy.rated import with_factors
 from hydraplan.slots import SlotTimes
 
-DRIFT = 0.1
-"""Logarithm by which a factor may differ from what was decided on."""
-
 COMPARED = 32
 """Steps, at most, that a measured gain is compared with."""
-
-NAMED = 3
-"""Ranks that a reason tells of."""
 
 Decide = Callable[[BatchPlan, FloatArray], tuple[Change, float, float]]
 """From a batch and factors (stages, lanes) to a change, and the iteration without and with it."""
@@ -68,73 +61,6 @@ class Worked(NamedTuple):
     iteration_s: float
     busy_s: FloatArray
     load_s: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class Belief:
-    """What is believed of the devices: estimates, factors that are acted on, which event that is.
-
-    `began`: the first step in which the ranks that changed were as they are. `reason` in words.
-    """
-
-    seen: Estimates
-    factor: FloatArray
-    event: int = 0
-    began: int = 0
-    reason: str = ""
-
-
-def unknown(stages: int, lanes: int) -> Belief:
-    """Before the first step."""
-    return Belief(nominal(stages, lanes), np.ones((stages, lanes)))
-
-
-def learn(belief: Belief, busy_s: FloatArray, load_s: FloatArray, share: FloatArray) -> Belief:
-    """What is believed after one more step.
-
-    Args:
-        share: Load of each rank over the mean of its stage, as planned for the last steps.
-    """
-    before, seen = belief.seen, observe(belief.seen, busy_s, load_s)
-    drift = np.abs(seen.log_factor - np.log(belief.factor))
-    if not (seen.changed | (drift > DRIFT)).any():
-        return replace(belief, seen=seen)
-    moved = seen.changed | (drift > DRIFT)
-    began = np.where(seen.since >= 0, seen.since, seen.steps - 1)
-    fell = seen.changed & (seen.since < 0)
-    began = np.where(fell & (before.log_factor > 0), seen.below_from, began)
-    began = np.where(fell & (before.log_factor < 0), seen.above_from, began)
-    ranks = [(int(s), int(lane)) for s, lane in np.argwhere(moved)]
-    ranks.sort(key=lambda rank: (-abs(float(drift[rank])), rank))
-    told = [_told(rank, belief, seen, began, share) for rank in ranks[:NAMED]]
-    if len(ranks) > NAMED:
-        told.append(f"{len(ranks) - NAMED} more ranks changed")
-    first = min(int(began[moved].min()), seen.steps - 1)
-    return Belief(seen, seen.factor, belief.event + 1, first, "; ".join(told))
-
-
-def _told(
-    rank: tuple[int, int], belief: Belief, seen: Estimates, began: FloatArray, share: FloatArray
-) -> str:
-    """What a rank does since when, and whether data or device is the reason."""
-    factor, name = float(seen.factor[rank]), f"stage {rank[0]}, lane {rank[1]}"
-    if factor == 1.0:
-        return f"{name} takes as long as planned again, since step {int(began[rank])}"
-    was = float(belief.factor[rank])
-    if was != 1.0:
-        return f"{name} takes {factor:.2f}x as long as planned by now, {was:.2f}x before"
-    return (
-        f"{name} takes {factor:.2f}x as long as planned since step {int(began[rank])}; its load is"
-        f" {share[rank]:.2f} of its stage's mean by plan, so it is the device, not the data"
-    )
-
-
-def named(belief: Belief) -> tuple[Slow, ...]:
-    """All ranks whose factor is not 1, by stage and lane."""
-    return tuple(
-        Slow(int(s), int(lane), int(belief.seen.since[s, lane]), float(belief.factor[s, lane]))
-        for s, lane in np.argwhere(belief.factor != 1.0)
-    )
 
 
 class Corrections:
@@ -282,19 +208,44 @@ class Replay:
 
 
 def asked_for(header: RunHeader) -> bool:
-    """Whether a run may change anything of its plan."""
-    return header.correction != "none" or header.migration or header.replays is not None
+    """Whether a run may change anything of its plan; refuse to change what cannot be.
+
+    Raises:
+        InputError: Forwards of the plan run at the same time as backwards, or the policy is asked
+            for several chunks a stage.
+    """
+    asked = header.correction != "none" or header.migration or header.replays is not None
+    chunks = len(header.plan.layers[0])
+    if asked and header.plan.cost_model().route_name == "both":
+        raise InputError(
+            f"pipeline {header.plan.options.pipeline} runs two passes at the same time; such a plan"
+            " is not corrected",
+            "leave --correction and --migration out",
+        )
+    if header.correction == "policy" and chunks > 1:
+        raise InputError(
+            f"--correction policy orders one chunk a stage, the plan has {chunks}",
+            "use --correction portfolio",
+        )
+    return asked
 
 
 def decide_by(
     cost: CostModel, options: PlanOptions, correction: Correction, migration: bool
 ) -> Decide:
-    """How a run decides that was asked for these; a decision without gain is no change."""
+    """How a run decides that was asked for these; a decision without gain is no change.
 
-    def reorder(slots: SlotTimes) -> Schedule:
-        return fastest(slots, memory_of(cost, options, slots))
+    A new order holds no more than the plan allows; where it has no limit, than its own order.
+    """
 
     def decided(batch: BatchPlan, factor: FloatArray) -> tuple[Change, float, float]:
+        def reorder(slots: SlotTimes) -> Schedule:
+            memory = memory_of(cost, options, slots)
+            if options.live_limit_tokens is None:
+                most = memory.most(batch.schedule, slots.op_s.shape[2])
+                memory = replace(memory, limit=most)
+            return PLANNED[correction](slots, memory)
+
         found = decide(
             cost,
             batch,

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hydraplan.errors import InputError, RunFailed, WorkerLost
 from hydraplan.executor.checkpoint import load, save, share
+from hydraplan.executor.correction import asked_for
 from hydraplan.executor.folder import one_at_a_time, run_folder, sole_writer
 from hydraplan.executor.groups import World
 from hydraplan.executor.inject import slow_factor
@@ -158,6 +159,7 @@ def execute(
     )
     repeated = decisions_of(replay, header)
     header = header.model_copy(update={"replays": replays(replay, repeated)})
+    asked_for(header)
     refuse_other(earlier, header)
     with run_folder(output) as folder:
         try:

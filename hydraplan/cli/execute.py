@@ -47,7 +47,7 @@ RingHops = Annotated[
     ),
 ]
 CorrectionOption = Annotated[
-    Literal["none", "portfolio"] | None,
+    Literal["none", "portfolio", "policy"] | None,
     typer.Option(
         "--correction", help="What makes new op orders for ranks that are slow.  [default: none]"
     ),

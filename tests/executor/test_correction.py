@@ -31,17 +31,8 @@ def batch_of_places(shift, heavy):
 def plan(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plan") / "x.plan"
     batches = [batch_of_places(0, 1), batch_of_places(1, 1), batch_of_places(0, 5)]
-    make = SCHEDULES["zb-h1"].make
-    return open_plan(
-        write_test_plan(
-            folder,
-            batches,
-            pp=2,
-            ranks=4,
-            model=tiny_model(num_layers=4),
-            make=lambda stages, count: make(stages, count, 1),
-        )
-    )
+    model = tiny_model(num_layers=4)
+    return open_plan(write_test_plan(folder, batches, pp=2, ranks=4, model=model))
 
 
 def walked(plan, steps, factor, batches=(0, 1), deciding=None, migration=False, sigma=0.01):
@@ -197,7 +188,7 @@ ORDER_HINT = "the decisions are not of this plan"
 
 def hostile(plan):
     """Changes that do not fit batch 0, and what is said of them."""
-    ops = read_batch(plan, 0).schedule
+    ops = SCHEDULES["zb-h1"].make(2, 6, 1)
     first, rest = ops[0], ops[1:]
     at = next(i for i, op in enumerate(first) if op.kind == "B")
     late = (*first[:at], *first[at + 1 :])
