@@ -1,8 +1,8 @@
 """Speed of every lane: from a table or text with a number a lane, or from what a run measured.
 
 A speed is a factor, 1.0 nominal and 0.5 half as fast. From a run it is found so: every op that
-had rows is compared with what the run's plan predicts for it on a nominal rank; the ratio is
-divided by the middle ratio of the ranks of its stage in that op, so that only differences
+had rows is compared with what the run predicted for it on a nominal rank, moved work included; the
+ratio is divided by the middle ratio of the ranks of its stage in that op, so that only differences
 between ranks remain; the middle of that over the ops is how much slower a rank is; and a lane
 is as slow as its slowest rank, since every sequence passes all of them.
 
@@ -15,20 +15,20 @@ Source: our choice.
 
 import csv
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hydraplan.cost import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from hydraplan.errors import InputError, first_line, many
+from hydraplan.files.opsfile import StepOps
 from hydraplan.files.parquet import DAMAGED
-from hydraplan.files.runfile import Run, batch_of, open_run, plan_of, read_timeline
-from hydraplan.model import FloatArray, Timeline
+from hydraplan.files.runfile import Run, batch_of, open_run, plan_of, read_step_ops
+from hydraplan.model import FloatArray, IntArray, Op
 from hydraplan.planheader import MAX_DIGITS, MAX_SPEED, MIN_SPEED
-from hydraplan.slots import SlotTimes, slot_times
+from hydraplan.slots import slot_rows
 
 SPEED_COLUMNS = ("speed", "factor")
 LANE_COLUMNS = ("lane", "rank")
@@ -39,12 +39,6 @@ DIGITS = 2
 """Decimals of a speed from a run; a per cent is below what any measurement can tell."""
 
 _PARQUET_MAGIC = b"PAR1"
-_OF_KIND = {
-    "F": (FORWARD,),
-    "B": (INPUT_GRADIENT,),
-    "W": (WEIGHT_GRADIENT,),
-    "BW": (INPUT_GRADIENT, WEIGHT_GRADIENT),
-}
 
 
 def read_speeds(path: Path, num_ranks: int) -> tuple[float, ...]:
@@ -203,37 +197,45 @@ def speeds_of_run(run: Run) -> list[float]:
     if not run.steps:
         raise InputError(f"run {run.path} has no finished step", "let it finish one")
     plan = plan_of(run)
-    cost = replace(plan.header.cost_model(), rank_speed=None)
+    cost = plan.header.cost_model()
     first = 1 if len(run.steps) > 1 else 0
-    slots: dict[int, SlotTimes] = {}
+    rows: dict[int, IntArray] = {}
     ratios: list[list[FloatArray]] = [[] for _ in range(cost.pp)]
     for step in range(max(first, len(run.steps) - LATEST_STEPS), len(run.steps)):
         batch = batch_of(run, plan, step)
-        if batch.batch not in slots:
+        if batch.batch not in rows:
             placed = batch.sequences.placed()
-            slots[batch.batch] = slot_times(cost, placed, batch.num_microbatches)
-        timeline = read_timeline(run, step)
+            rows[batch.batch] = slot_rows(placed, cost.ranks, batch.num_microbatches)
+        ops = read_step_ops(run, step)
         if any(
-            sorted(ran) != sorted(planned)
-            for ran, planned in zip(timeline.schedule, batch.schedule, strict=True)
+            _passes(ran) != _passes(planned)
+            for ran, planned in zip(ops.timeline.schedule, batch.schedule, strict=True)
         ):
             raise InputError(f"run {run.path}: step {step} did not run the ops of its plan")
         for stage in range(cost.pp):
-            ratios[stage].append(_slowness(timeline, slots[batch.batch], stage))
+            ratios[stage].append(_slowness(ops, rows[batch.batch], cost.slow, stage))
     slow = np.stack([_middle(run, np.concatenate(stage)) for stage in ratios]).max(axis=0)
     return [round(1 / float(factor), DIGITS) for factor in slow]
 
 
-def _slowness(timeline: Timeline, slots: SlotTimes, stage: int) -> FloatArray:
-    """Measured over predicted over the middle lane, (ops, lanes); NaN where a slot has no rows."""
-    rows = []
-    for op, busy_s in zip(timeline.schedule[stage], timeline.busy_s[stage], strict=True):
-        predicted_s = slots.op_s[_OF_KIND[op.kind], stage, op.chunk, :, op.microbatch].sum(axis=0)
-        used = slots.rows[:, op.microbatch] > 0
-        ratio = np.where(used, busy_s, np.nan) / predicted_s
+def _passes(ops: Sequence[Op]) -> list[tuple[str, int, int]]:
+    """What ops come to, whether B and W run in one go or apart."""
+    return sorted((kind, op.microbatch, op.chunk) for op in ops for kind in op.kind)
+
+
+def _slowness(ops: StepOps, rows: IntArray, slow: FloatArray, stage: int) -> FloatArray:
+    """Measured over predicted over the middle lane, (ops, lanes); NaN where a slot has no rows.
+
+    `slow`: what the plan knows of the lanes already.
+    """
+    found = []
+    both = zip(ops.timeline.busy_s[stage], ops.predicted.busy_s[stage], strict=True)
+    for op, (busy_s, planned_s) in zip(ops.timeline.schedule[stage], both, strict=True):
+        used = (rows[:, op.microbatch] > 0) & (planned_s > 0)
+        ratio = np.where(used, busy_s, np.nan) / np.where(used, planned_s / slow, 1.0)
         if used.any() and (middle := np.nanmedian(ratio)) > 0:
-            rows.append(ratio / middle)
-    return np.array(rows).reshape(-1, len(slots.rows))
+            found.append(ratio / middle)
+    return np.array(found).reshape(-1, len(rows))
 
 
 def _middle(run: Run, ratios: FloatArray) -> FloatArray:

@@ -109,7 +109,9 @@ def _print_event(run: Run, number: int, event: Event) -> None:
     when = f"step {event.first}"
     if event.last > event.first:
         when = f"steps {event.first} to {event.last}"
-    told = f"{when}: {row.reason}. Done: {_done(event.rows)}. {_bought(run, event)}"
+    told = f"{when}: {row.reason}. Done: {_done(event.rows)}."
+    if row.kind == "undo" or any(each.change for each in event.rows):
+        told += f" {_bought(run, event)}"
     head = f"{number}. "
     lines = wrap(told, console.cells(0), initial_indent=head, subsequent_indent=" " * len(head))
     console.draw(lines)
@@ -119,7 +121,9 @@ def _done(rows: Sequence[Decided]) -> str:
     """What was changed, over all batches of an event."""
     kind = rows[0].kind
     if not any(row.change for row in rows):
-        return "all batches as planned again" if kind == "undo" else "nothing, it would not help"
+        if kind == "undo":
+            return "all batches as planned again"
+        return "nothing, it would not help" if rows[0].slow else "nothing, nothing was changed"
     parts = []
     if orders := sum(row.change.schedule is not None for row in rows):
         parts.append(f"op order of {many(orders, 'batch')} changed")
@@ -171,11 +175,12 @@ def rank_speed_hint(run: Run) -> str:
     for rank in slow:
         factor[rank.lane] = max(factor[rank.lane], rank.factor)
     lanes = ", ".join(f"lane {lane} {1 / f:.2f}" for lane, f in enumerate(factor) if f > 1)
-    rest = "" if run.header.checkpoint_every is None else f" --resume-from {run.path}"
+    path = run.path if run.path.is_dir() else "RUN"
+    rest = "" if run.header.checkpoint_every is None else f" --resume-from {path}"
     return (
         f"Speeds at the end: {lanes}. To place coming batches by them:\n"
         f"hydraplan plan {run.header.plan.lengths_name} --profile PROFILE {_asked(options)}"
-        f" --rank-speed {run.path}{rest} -o NEXT.plan"
+        f" --rank-speed {path}{rest} -o NEXT.plan"
     )
 
 

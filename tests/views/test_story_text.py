@@ -1,0 +1,114 @@
+"""A run's decisions as a story in 80 columns and as JSON."""
+
+import numpy as np
+
+from hydraplan.files.decisionsfile import Change, Decided, Slow
+from hydraplan.files.memoryfile import Peaks
+from hydraplan.files.runfile import Run
+from hydraplan.files.trafficfile import Traffic
+from hydraplan.migration import HeadShares, Moves, RowMove
+from hydraplan.model import Op
+from hydraplan.views.story_text import events, print_story, slow_devices, story_json
+from tests.files.made_run import header
+
+ORDER = ((Op("F", 0), Op("BW", 0)),) * 2
+MOVES = Moves((HeadShares(1, 0, 0, 2, 1, ((5, 3),)),), (RowMove(1, 0, 1, 0, 32),))
+FIRST = (Slow(1, 1, 5, 1.5),)
+SLOW = (
+    "stage 1, lane 1 takes 1.50x as long as planned since step 5; its load is 1.02 of its stage's"
+    " mean by plan, so it is the device, not the data"
+)
+WELL = "stage 1, lane 1 takes as long as planned again, since step 15"
+ROWS = (
+    Decided(7, 1, 1, "reorder+migrate", SLOW, FIRST, 2.0, 0.2, 0.5, 0.01, Change(ORDER, MOVES)),
+    Decided(8, 0, 1, "reorder", SLOW, FIRST, 2.0, 0.2, None, 0.01, Change(ORDER)),
+    Decided(17, 1, 2, "undo", WELL, (), 1.6, 0.08, 0.1, 0.0, Change()),
+)
+
+
+def run(path, rows=ROWS, **changes):
+    plan = header().plan.model_copy(update={"num_batches": 2})
+    asked = {"plan": plan, "steps": 20, "correction": "portfolio", "migration": True} | changes
+    taken_s = [1.0] * 5 + [2.0] * 2 + [1.5] * 10 + [1.0] * 3
+    steps = [{"step": i, "batch": i % 2, "iteration_s": s} for i, s in enumerate(taken_s)]
+    nothing = Peaks(None, np.zeros((0, 1, 1))), Traffic(None, np.zeros((0, 3, 1, 1), np.int64))
+    return Run(path, header(**asked), steps, *nothing, None, rows)
+
+
+def told(capsys, monkeypatch, found):
+    monkeypatch.setenv("COLUMNS", "80")
+    print_story(found)
+    return capsys.readouterr().out
+
+
+def test_the_story_of_a_straggler_that_comes_and_goes(tmp_path, capsys, monkeypatch):
+    assert (
+        told(capsys, monkeypatch, run(tmp_path))
+        == """
+What changed while it ran: correction portfolio, migration on
+1. steps 7 to 16: stage 1, lane 1 takes 1.50x as long as planned since step 5;
+   its load is 1.02 of its stage's mean by plan, so it is the device, not the
+   data. Done: op order of 2 batches changed, heads of 1 group shared unevenly,
+   rows of 1 slot given away. Bought: predicted 10.0% of a step, measured 25.0%:
+   1.5 s a step over 5 steps, 2 s expected without.
+2. steps 17 to 19: stage 1, lane 1 takes as long as planned again, since step
+   15. Done: all batches as planned again. Against keeping it: predicted 5.0% of
+   a step, measured 9.1%: 1 s a step over 2 steps, 1.1 s expected without.
+"""
+    )
+
+
+def test_a_rank_that_is_slow_at_the_end_comes_with_the_plan_for_coming_batches(
+    tmp_path, capsys, monkeypatch
+):
+    text = told(capsys, monkeypatch, run(tmp_path, ROWS[:2]))
+    lines = text.replace("\n", " ")
+    assert "Speeds at the end: lane 1 0.67. To place coming batches by them:" in text
+    assert "hydraplan plan by-hand --profile PROFILE --pp 2 --ranks 2 --tp 1" in lines
+    assert f"--rank-speed {tmp_path} -o NEXT.plan" in lines
+    assert "--resume-from" not in text
+    kept = told(capsys, monkeypatch, run(tmp_path, ROWS[:2], checkpoint_every=5))
+    assert f"--resume-from {tmp_path}" in kept.replace("\n", " ")
+    gone = told(capsys, monkeypatch, run(tmp_path / "gone", ROWS[:2]))
+    assert "--rank-speed RUN -o NEXT.plan" in gone.replace("\n", " ")
+
+
+def test_a_slow_rank_that_nothing_helps_and_a_run_without_any(tmp_path, capsys, monkeypatch):
+    left = ROWS[0]._replace(kind="leave", change=Change(), predicted_gain_s=0.0)
+    well = ROWS[2]._replace(kind="leave")
+    text = told(capsys, monkeypatch, run(tmp_path, (left, well)))
+    assert "Done: nothing, it would not help.\n" in text
+    assert "Done: nothing, nothing was changed.\n" in text
+    assert "Bought" not in text
+    assert "nothing: 20 steps, no rank became slow" in told(capsys, monkeypatch, run(tmp_path, ()))
+
+
+def test_a_run_that_could_change_nothing_has_no_story_and_a_replay_says_so(
+    tmp_path, capsys, monkeypatch
+):
+    plain = run(tmp_path, (), correction="none", migration=False)
+    assert told(capsys, monkeypatch, plain) == ""
+    again = run(tmp_path, correction="none", migration=False, replays="0" * 64)
+    assert "decisions repeated from another run" in told(capsys, monkeypatch, again)
+
+
+def test_a_gain_that_was_not_measured_is_not_made_up(tmp_path, capsys, monkeypatch):
+    rows = (ROWS[0]._replace(measured_gain_s=None), ROWS[1], ROWS[2])
+    text = told(capsys, monkeypatch, run(tmp_path, rows))
+    assert "predicted 10.0% of a step; not measured" in text.replace("\n   ", " ")
+
+
+def test_json_counts_decisions_and_tells_slow_ranks_from_fast_ones(tmp_path):
+    more = (*FIRST, Slow(0, 0, 6, 0.8))
+    second = ROWS[2]._replace(step=12, batch=0, slow=more, kind="reorder", change=Change(ORDER))
+    last = ROWS[2]._replace(event=3)
+    found = run(tmp_path, (*ROWS[:2], second, last))
+    said = story_json(found)
+    assert (said["corrections"], said["migrations"]) == (3, 1)
+    assert said["slow_devices"] == slow_devices(found)
+    assert slow_devices(found) == [
+        {"stage": 1, "lane": 1, "since": 5, "factor": 1.5, "until": 17},
+    ]
+    assert [(e.first, e.last) for e in events(found)] == [(7, 11), (12, 16), (17, 19)]
+    assert [d["moves"] for d in said["decisions"]] == [2, 0, 0, 0]
+    assert slow_devices(run(tmp_path, ROWS[:2]))[0]["until"] is None
