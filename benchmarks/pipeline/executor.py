@@ -30,7 +30,7 @@ POOLS = ((2, 2), (4, 1))
 CAP, COUNT, LONGEST, MICROBATCHES = 384, 24, 400, 7
 SCHEDULES = (
     "gpipe", "1f1b", "interleaved 2", "interleaved 3", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v",
-    "portfolio", "exact", "auto",
+    "portfolio", "exact", "policy", "auto",
 )  # fmt: skip
 """Names as `plan --pipeline` takes them, with the chunks where they are free."""
 

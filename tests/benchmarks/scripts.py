@@ -8,6 +8,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PARITY, PIPELINE, PLANNER = (BENCHMARKS / name for name in ("parity", "pipeline", "planner"))
+POLICY = BENCHMARKS / "policy"
 
 
 def script(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> ModuleType:
