@@ -27,6 +27,7 @@ from hydraplan.cli.pipeline import pipeline
 from hydraplan.cli.plan import plan
 from hydraplan.cli.profile import profile
 from hydraplan.cli.show import show
+from hydraplan.cli.train_policy import train_policy
 from hydraplan.cli.validate import validate
 from hydraplan.cli.verify import verify
 from hydraplan.errors import HydraplanError, InputError, MissingDependency, printable
@@ -44,6 +45,7 @@ COMMANDS = (
     execute,
     verify,
     export,
+    train_policy,
     doctor,
 )
 """In the order of `--help`; a new command adds its import above and a line here."""

@@ -48,17 +48,23 @@ def fill_features(world: World, state: State, n: int, out: FloatArray) -> None:
     s = state.stage[n]
     if s < 0:
         return
-    latest_s = 0.0
-    for stage in range(world.stages[n]):
-        through_s = max(state.now_s[n], state.free_s[n, stage]) + state.work_s[n, stage]
-        latest_s = max(latest_s, through_s)
-    _own(world, state, n, s, latest_s, out)
+    last_s = _latest_s(world, state, n)
+    _own(world, state, n, s, last_s, out)
     for side in range(2):
         other = s - 1 if side == 0 else s + 1
         if 0 <= other < world.stages[n]:
             at = NEAR + side * NUM_NEAR
-            _near(world, state, n, other, latest_s, out[at : at + NUM_NEAR])
+            _near(world, state, n, other, last_s, out[at : at + NUM_NEAR])
     _whole(world, state, n, s, out[WHOLE:])
+
+
+@compiled_in_place
+def _latest_s(world: World, state: State, n: int) -> float:
+    """When the last stage would be through if none waited from now on, seconds."""
+    last_s = 0.0
+    for stage in range(world.stages[n]):
+        last_s = max(last_s, _through_s(state, n, stage))
+    return last_s
 
 
 @compiled_in_place

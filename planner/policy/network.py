@@ -22,7 +22,7 @@ Floats = NDArray[np.float32]
 
 HIDDEN = 32
 """Width of both hidden layers of a new network; a file may have others."""
-HEAD_START = 1.5
+HEAD_START = 4.0
 """What a new network adds to the preference of the action that follows ZB-H1."""
 
 

@@ -8,7 +8,9 @@ numbers would mean something else. Same policy, same bytes.
 import io
 import json
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from hydraplan.errors import InputError, first_line
 from hydraplan.files.parquet import beside
 from hydraplan.planner.policy.episode import NUM_ACTIONS
 from hydraplan.planner.policy.features import NAMES
-from hydraplan.planner.policy.network import Policy, Weights
+from hydraplan.planner.policy.network import Floats, Policy, Weights
 
 SCHEMA_VERSION = 1
 ACTIONS = ("F", "B", "W", "wait", "lightest", "heaviest")
@@ -26,6 +28,7 @@ SHIPPED = Path(__file__).parent / "data" / "policy.npz"
 """The policy of this version."""
 MOST_BYTES, MOST_WIDTH = 1 << 24, 1024
 """Of a file and of each array in it; of a hidden layer."""
+NOTHING: Mapping[str, Floats] = MappingProxyType({})
 _HINT = "train one with: hydraplan train-policy -o FILE.npz"
 _DAMAGED = (
     OSError,
@@ -38,13 +41,18 @@ _DAMAGED = (
 )
 
 
-def save_policy(policy: Policy, path: Path) -> None:
-    """Write a policy; a file that stands there is replaced when all is written."""
+def save_policy(policy: Policy, path: Path, more: Mapping[str, Floats] = NOTHING) -> None:
+    """Write a policy; a file that stands there is replaced when all is written.
+
+    Args:
+        more: Other arrays by name, for `load_with`.
+    """
     about = {
         "schema_version": SCHEMA_VERSION, "features": NAMES, "actions": ACTIONS, **policy.about,
     }  # fmt: skip
     packed = io.BytesIO()
-    np.savez(packed, about=np.array(json.dumps(about)), **policy.weights._asdict())
+    arrays: dict[str, Any] = {**policy.weights._asdict(), **more}
+    np.savez(packed, about=np.array(json.dumps(about)), **arrays)
     with beside(path) as spare:
         spare.write_bytes(packed.getvalue())
 
@@ -55,9 +63,14 @@ def load_policy(path: Path = SHIPPED) -> Policy:
     Raises:
         InputError: The file is missing, damaged, or of another version or other features.
     """
+    return load_with(path, ())[0]
+
+
+def load_with(path: Path, more: Sequence[str]) -> tuple[Policy, dict[str, Floats]]:
+    """As `load_policy`, of a file with other arrays beside, whose shapes the caller checks."""
     if not path.is_file():
         raise InputError(f"policy {path} does not exist", _HINT)
-    arrays = _arrays(path)
+    arrays = _arrays(path, {"about", *Weights._fields, *more})
     about = _about(path, arrays.pop("about"))
     weights = Weights(*(np.require(arrays[name], requirements="C") for name in Weights._fields))
     first, second = weights.bias_1.size, weights.bias_2.size
@@ -70,14 +83,11 @@ def load_policy(path: Path = SHIPPED) -> Policy:
                 f" {MOST_WIDTH} hidden units",
                 _HINT,
             )
-        if not np.isfinite(array).all():
-            raise InputError(f"policy {path}: {name} has numbers that are not finite", _HINT)
-    return Policy(weights, about)
+    return Policy(weights, about), {name: arrays[name] for name in more}
 
 
-def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays by name: those of `Weights` as float32, `about` as text."""
-    wanted = {"about", *Weights._fields}
+def _arrays(path: Path, wanted: set[str]) -> dict[str, Any]:
+    """The arrays by name: finite numbers of float32, `about` as text."""
     try:
         with zipfile.ZipFile(path) as file:
             sizes = {entry.filename.removesuffix(".npy"): entry.file_size for entry in
@@ -99,6 +109,8 @@ def _arrays(path: Path) -> dict[str, Any]:
         if array.dtype.kind != kind or (kind == "f" and array.dtype != np.float32):
             wanted_type = "text" if kind == "U" else "float32"
             raise InputError(f"policy {path}: {name} is {array.dtype}, not {wanted_type}", _HINT)
+        if kind == "f" and not np.isfinite(array).all():
+            raise InputError(f"policy {path}: {name} has numbers that are not finite", _HINT)
     return arrays
 
 

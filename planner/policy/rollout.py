@@ -38,6 +38,13 @@ class Trace(NamedTuple):
     log_prob: Floats
     first: IntArray
 
+    def upto(self, count: int) -> "Trace":
+        """Without the room after so many choices."""
+        return Trace(
+            self.features[:count], self.masks[:count], self.actions[:count],
+            self.log_prob[:count], self.first,
+        )  # fmt: skip
+
 
 def new_trace(choices: int, episodes: int) -> Trace:
     """Room for so many."""
@@ -101,10 +108,7 @@ def _play(
                 break
             fill_features(world, state, n, seen)
             fill_logits(weights, seen, mask, hidden, logits)
-            if seeds[n] < 0:
-                action = int(logits.argmax())
-            else:
-                action = _drawn(logits, uniform(seeds[n], row - trace.first[n]))
+            action = chosen(logits, seeds[n], row - trace.first[n])
             if row < room:
                 for i in range(NUM_FEATURES):
                     trace.features[row, i] = seen[i]
@@ -117,6 +121,14 @@ def _play(
         seen[:] = 0.0
     trace.first[len(masks)] = row
     return row
+
+
+@compiled_in_place
+def chosen(logits: Floats, seed: int, choice: int) -> int:
+    """The action that an episode of that seed takes at a choice."""
+    if seed < 0:
+        return int(logits.argmax())
+    return _drawn(logits, uniform(seed, choice))
 
 
 @compiled_in_place
