@@ -25,6 +25,7 @@ from torch import Tensor
 from hydraplan.cost import BACKWARD_FLOPS_RATIO, CostModel
 from hydraplan.costfit import RateFit, causal_waste
 from hydraplan.kernels.attention import AttentionKernel
+from hydraplan.kernels.exchange import totals
 
 
 @dataclass(slots=True)
@@ -32,21 +33,34 @@ class Pace:
     """The clock of a paced worker.
 
     `slow`: how many times as long it takes. `worked_s`: seconds of all parts so far; a part whose
-    arithmetic took longer than it should counts with its CPU seconds.
+    arithmetic took longer than it should counts with its CPU seconds. `late_s`: by how much the
+    last part woke up too late, for want of a core. The next one ends as much earlier, unless the
+    worker waited for others meanwhile, until `waited_s` of all exchanges: that is when it would
+    have begun.
     """
 
     cost: CostModel
     slow: float = 1.0
     worked_s: float = 0.0
+    late_s: float = 0.0
+    waited_s: float = 0.0
+
+    def begin(self) -> None:
+        """Begin an op, whose inputs are there only now."""
+        self.late_s = 0.0
 
     @contextmanager
     def part(self, seconds: float) -> Iterator[None]:
         """Let what is done inside take so many seconds on a worker of nominal speed."""
-        began_s, began_cpu_s = time.perf_counter(), time.thread_time()
+        late_s = max(0.0, self.late_s - (totals().wait_s - self.waited_s))
+        began_s, began_cpu_s = time.perf_counter() - late_s, time.thread_time()
         yield
         wanted_s = seconds * self.slow
         time.sleep(max(0.0, began_s + wanted_s - time.perf_counter()))
-        self.worked_s += max(wanted_s, time.thread_time() - began_cpu_s)
+        worked_s = max(wanted_s, time.thread_time() - began_cpu_s)
+        self.worked_s += worked_s
+        self.late_s = max(0.0, time.perf_counter() - began_s - worked_s)
+        self.waited_s = totals().wait_s
 
     def product_s(self, direction: int, rows: int, weight: Tensor) -> float:
         """One product with a weight, in a direction of `hydraplan.cost`; calls are shared out."""

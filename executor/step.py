@@ -164,6 +164,8 @@ class _Batch:
             _settle(self.worker.device)
             transfer_s = self.transport.waited_s - self.waited_s
             self.waited_s += transfer_s
+            if (pace := self.worker.stage.gradients.pace) is not None:
+                pace.begin()
             start_s, worked_s = time.perf_counter(), self._worked_s()
             group_s = totals().wait_s
             made = self._done(op, needed)

@@ -10,6 +10,7 @@ from hydraplan.executor.inject import Injected
 from hydraplan.executor.pace import Pace
 from hydraplan.files.runfile import open_run, read_step_ops
 from hydraplan.kernels.attention import KERNELS
+from hydraplan.kernels.exchange import Exchanged
 from hydraplan.slots import slot_times
 from hydraplan.views.run_text import run_json, run_title
 from tests import plans
@@ -51,9 +52,29 @@ def test_a_part_takes_what_it_should_times_what_the_worker_is_slow(monkeypatch):
     with pace.part(2.0):
         clock.now += 2.5
     assert clock.now == pace.worked_s == 5.0
+
+
+def test_a_part_that_wakes_up_late_is_made_up_for_unless_the_worker_waited(monkeypatch):
+    clock, pace = Sleeper(monkeypatch), Pace(cost())
+    waited = Exchanged()
+    monkeypatch.setattr(pace_module, "totals", lambda: waited)
     with pace.part(2.0):
-        clock.now += 9.0  # for a core, say
-    assert (clock.now, pace.worked_s) == (14.0, 8.0)
+        clock.now += 2.7  # for a core
+    with pace.part(1.0):
+        pass
+    assert (clock.now, pace.worked_s) == (3.0, 3.0)
+    with pace.part(2.0):
+        clock.now += 2.7
+    waited.wait_s += 0.5
+    with pace.part(1.0):
+        pass
+    assert (clock.now, pace.worked_s) == (pytest.approx(6.5), 6.0)
+    with pace.part(2.0):
+        clock.now += 3.0
+    pace.begin()
+    with pace.part(1.0):
+        pass
+    assert (clock.now, pace.worked_s) == (pytest.approx(10.5), 9.0)
 
 
 def test_a_part_whose_arithmetic_takes_longer_counts_with_its_cpu_seconds(monkeypatch):
