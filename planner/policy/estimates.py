@@ -10,6 +10,7 @@ mean since then, and later an EWMA.
 
 The deviation is found from step-to-step differences of the last `WINDOW` steps, by quantiles:
 levels cancel in them, and one rank that changes hardly moves it. It is raised where few were seen.
+The first steps, before it is known at all, are taken into the sums as soon as it is.
 
 A slowdown of all ranks alike cannot be seen, nor, on two ranks, which of them has changed:
 they are told as one slower and one faster than their mean. Does not decide what to do.
@@ -18,6 +19,7 @@ Source: EWMA and CUSUM (Page 1954) are standard; residual, scale and constants a
 with their reasons in docs/migration.md.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -108,11 +110,16 @@ def observe(seen: Estimates, busy_s: FloatArray, load_s: FloatArray) -> Estimate
     residual = np.where(worked, ratio - (np.median(rest) if rest.size else 0.0), np.nan)
     sigma = _deviation(seen.residuals, residual)
     residuals = np.concatenate([seen.residuals, residual[None]])[-WINDOW:]
-    score = np.clip(np.nan_to_num((residual - seen.log_factor) / sigma), -CLIP, CLIP)
-    above = np.where(worked, np.maximum(seen.above + score - SLACK, 0), seen.above)
-    below = np.where(worked, np.maximum(seen.below - score - SLACK, 0), seen.below)
-    above_from = np.where(seen.above > 0, seen.above_from, seen.steps)
-    below_from = np.where(seen.below > 0, seen.below_from, seen.steps)
+    above, above_from = seen.above, seen.above_from
+    below, below_from = seen.below, seen.below_from
+    late = residuals if math.isfinite(sigma) and not _is_known(seen) else residuals[-1:]
+    for step, each in enumerate(late, seen.steps + 1 - len(late)):
+        score = np.clip(np.nan_to_num((each - seen.log_factor) / sigma), -CLIP, CLIP)
+        counts = np.isfinite(each)
+        above_from = np.where(above > 0, above_from, step)
+        below_from = np.where(below > 0, below_from, step)
+        above = np.where(counts, np.maximum(above + score - SLACK, 0), above)
+        below = np.where(counts, np.maximum(below - score - SLACK, 0), below)
     told = (above >= LIMIT) | (below >= LIMIT)
     began = np.where(above >= LIMIT, above_from, below_from)
     level, since = _levels(seen, residuals, np.where(told, began, NOMINAL), sigma)
@@ -129,6 +136,12 @@ def observe(seen: Estimates, busy_s: FloatArray, load_s: FloatArray) -> Estimate
         below_from=below_from,
         residuals=residuals,
     )
+
+
+def _is_known(seen: Estimates) -> bool:
+    """Whether the deviation was known in the latest step; if not, none of its scores counted."""
+    past = seen.residuals
+    return len(past) > 0 and math.isfinite(_deviation(past[:-1], past[-1]))
 
 
 def _levels(

@@ -41,6 +41,13 @@ def test_a_straggler_is_found_within_two_steps_and_dropped_within_three(shape, s
     assert not found[7].changed.any()
 
 
+@pytest.mark.parametrize(("shape", "step"), [((1, 2), 5), ((1, 4), 3), ((2, 4), 2), ((4, 8), 2)])
+def test_a_rank_that_is_slow_from_the_first_step_is_told_as_soon_as_noise_is_known(shape, step):
+    found = list(steps(shape, 8, 0.01, 4, lambda step: 1.5))
+    assert [seen.slow for seen in found] == [[]] * step + [[(0, 1)]] * (8 - step)
+    assert [seen.since[0, 1] for seen in found[step:]] == [0] * (8 - step)
+
+
 @pytest.mark.parametrize("shape", SHAPES[1:])
 def test_the_factor_of_a_straggler_is_what_it_takes(shape):
     *_, seen = steps(shape, 14, 0.01, 3, spell(1.5))
