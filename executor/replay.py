@@ -4,11 +4,14 @@ Repeated are the changes, at the same steps, whatever the devices do this time. 
 to be of the same plan and as long; anything else is refused with both values.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from hydraplan.errors import InputError, StalePlan
+from hydraplan.executor.change import checked
 from hydraplan.files.decisionsfile import Decided, decisions_digest
 from hydraplan.files.runfile import RunHeader, open_run
+from hydraplan.model import BatchPlan
 
 
 def steps_of(replay: Path | None, otherwise: int) -> int:
@@ -53,6 +56,18 @@ def decisions_of(replay: Path | None, header: RunHeader) -> tuple[Decided, ...]:
             "let it finish first: --resume",
         )
     return run.decisions
+
+
+def prove(replay: Path, rows: Iterable[Decided], run: RunHeader, read: Iterable[BatchPlan]) -> None:
+    """Refuse decisions that do not fit the batches that are about to run.
+
+    Raises:
+        InputError: One does not; the step and what does not fit are named.
+    """
+    batches = {batch.batch: batch for batch in read}
+    for row in rows:
+        if row.batch in batches:
+            checked(run.plan, batches[row.batch], row.change, f"{replay}, step {row.step}")
 
 
 def replays(replay: Path | None, rows: tuple[Decided, ...]) -> str | None:

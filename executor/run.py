@@ -26,7 +26,7 @@ from hydraplan.executor.online import Online, online
 from hydraplan.executor.optimizer import clip_gradients, sharded_adamw, update
 from hydraplan.executor.prepare import Job, prepare
 from hydraplan.executor.record import Measured
-from hydraplan.executor.replay import decisions_of, replays, steps_of
+from hydraplan.executor.replay import decisions_of, prove, replays, steps_of
 from hydraplan.executor.resume import (
     Start,
     check_steps,
@@ -160,6 +160,8 @@ def execute(
     repeated = decisions_of(replay, header)
     header = header.model_copy(update={"replays": replays(replay, repeated)})
     asked_for(header)
+    if replay is not None:
+        prove(replay, repeated, header, job.batches)
     refuse_other(earlier, header)
     with run_folder(output) as folder:
         try:

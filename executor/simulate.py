@@ -11,7 +11,7 @@ from pathlib import Path
 from hydraplan.executor.correction import Corrections, Replay, asked_for, decide_by
 from hydraplan.executor.folder import run_folder
 from hydraplan.executor.predicted import Predicted, predict
-from hydraplan.executor.replay import decisions_of, replays, steps_of
+from hydraplan.executor.replay import decisions_of, prove, replays, steps_of
 from hydraplan.executor.simulate_corrected import Deciding, Ran, beside, run_trial
 from hydraplan.executor.valid import read_valid_batch
 from hydraplan.files.decisionsfile import Change, Decided
@@ -95,6 +95,8 @@ def simulate_run(
     repeated = decisions_of(replay, header)
     header = header.model_copy(update={"replays": replays(replay, repeated)})
     visited = [read_valid_batch(plan, i) for i in range(min(num_steps, plan.header.num_batches))]
+    if replay is not None:
+        prove(replay, repeated, header, visited)
     meet = with_pool_barrier if pool_barrier else _as_it_is
     if asked_for(header):
         ran = _corrected(visited, header, noise, meet, repeated)

@@ -14,7 +14,7 @@ import numpy as np
 
 from hydraplan.executor.change import checked
 from hydraplan.executor.correction import Corrections, Replay, Worked, seconds
-from hydraplan.executor.predicted import loads_of
+from hydraplan.executor.predicted import Loads, loads_of
 from hydraplan.files.decisionsfile import Change, Decided
 from hydraplan.files.runfile import RunHeader
 from hydraplan.files.trialsfile import CORRECTION, Trials
@@ -52,17 +52,22 @@ def run_trial(
         meet: What is done to slots before they are run.
     """
     cost, found = run.plan.cost_model(), []
-    nominal = np.ones((cost.pp, cost.ranks))
+    planned = [
+        meet(loads_of(cost, b, NO_MOVES, np.ones((cost.pp, cost.ranks))).slots) for b in visited
+    ]
+    planned_s = [iteration_s(slots, b.schedule) for slots, b in zip(planned, visited, strict=True)]
+    known: dict[tuple[int, Change], tuple[BatchPlan, Loads]] = {}
     for step in range(run.steps):
-        batch = visited[step % len(visited)]
+        at = step % len(visited)
+        batch, plain = visited[at], planned[at]
         decided = deciding.coming(step, batch)
         change = deciding.change(batch.batch)
-        now, _, moves = checked(run.plan, batch, change, "a decision")
-        planned = meet(loads_of(cost, batch, NO_MOVES, nominal).slots)
-        planned_s = iteration_s(planned, batch.schedule)
-        shape, trials = shape_of(planned, cost.node_ranks), range(trial, trial + 1)
-        draws = draw(noise, shape, planned_s, trials, run.seed, step)
-        loads = loads_of(cost, batch, moves, straggling(draws))
+        shape, trials = shape_of(plain, cost.node_ranks), range(trial, trial + 1)
+        draws = draw(noise, shape, planned_s[at], trials, run.seed, step)
+        if (key := (batch.batch, change)) not in known:
+            in_order = checked(run.plan, batch, change, "a decision").batch
+            known[key] = in_order, loads_of(cost, batch, change.moves, straggling(draws))
+        now, loads = known[key]
         slots = meet(loads.slots)
         timeline = loads.busy(noisy_timeline(slots, now.schedule, draws))
         noisy = noisy_run(
@@ -74,13 +79,13 @@ def run_trial(
             step=step,
             node_ranks=cost.node_ranks,
             first=trial,
-            planned_s=planned_s,
+            planned_s=planned_s[at],
         )
         tried = Trials(
             noisy.iteration_s,
-            planned_s,
+            planned_s[at],
             noisy.lost_s | {CORRECTION: np.zeros(1)},
-            noisy.without_s | {CORRECTION: trial_s(planned, batch.schedule, draws)},
+            noisy.without_s | {CORRECTION: trial_s(plain, batch.schedule, draws)},
         )
         load_s = loads.work_s.sum(axis=(0, 2, 4))
         taken_s = float(noisy.iteration_s[0])

@@ -1,13 +1,18 @@
 """Corrections in the simulator: the command, what is kept of it, and what it bought in truth."""
 
 import json
+import re
+import shutil
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hydraplan.cli.app import run as command
 from hydraplan.errors import InputError, StalePlan
 from hydraplan.executor.simulate import simulate_run
+from hydraplan.files.decisionsfile import change_digest
 from hydraplan.files.runfile import open_run, read_step_ops
 from hydraplan.files.speeds import read_speeds
 from hydraplan.files.trialsfile import CORRECTION
@@ -109,6 +114,33 @@ def test_a_replay_is_the_run_again_and_on_healthy_ranks_the_same_changes(plan, r
         other = write_test_plan(tmp_path / said.replace(" ", "-"), BATCHES, **sizes)
         with pytest.raises(StalePlan, match=said):
             simulated(other, replay=run.path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("F0 F1", "F0 F0", "step {step}, batch {batch}: stage 0, position 1: F of microbatch 0"),
+        ("F0 F1", "F0 B1", "step {step}, batch {batch}: stage 0, position 1: B of microbatch 1"),
+        ('"moves":{', '"moves":{"more":[],', "row 0 is no decision of this run: moves are not"),
+        ("", "", "row 0 is no decision of this run: its digest is not that of its change"),
+    ],
+)
+def test_a_file_of_decisions_that_was_changed_is_refused_before_a_step_runs(
+    plan, run, tmp_path, old, new, said
+):
+    forged = tmp_path / "forged.run"
+    shutil.copytree(run.path, forged)
+    path, first = forged / "decisions.parquet", run.decisions[0]
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    assert old in rows[0]["change"]
+    rows[0]["change"] = rows[0]["change"].replace(old, new, 1)
+    rows[0]["digest"] = change_digest(first.batch, rows[0]["change"]) if old else "0" * 64
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    where = said.format(step=first.step, batch=first.batch)
+    with pytest.raises(InputError, match=re.escape(where)):
+        simulated(plan, tmp_path / "y.run", steps=None, replay=forged)
+    assert not (tmp_path / "y.run").exists()
 
 
 def test_the_command_tells_the_story_and_show_tells_it_again(plan, run, tmp_path, capsys):
