@@ -34,6 +34,7 @@ from hydraplan.files.runfile import Correction, RunHeader
 from hydraplan.metrics import shares
 from hydraplan.model import BatchPlan, FloatArray, Schedule, Timeline
 from hydraplan.planheader import PlanOptions
+from hydraplan.planner.compiled import WAIT, is_cold
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.planned import PLANNED
 from hydraplan.planner.planned_ops import memory_of
@@ -41,6 +42,7 @@ from hydraplan.planner.policy.choose_moves import FORMS
 from hydraplan.planner.policy.decide import decide
 from hydraplan.planner.policy.rated import with_factors
 from hydraplan.slots import SlotTimes
+from hydraplan.views import console
 
 COMPARED = 32
 """Steps, at most, that a measured gain is compared with."""
@@ -258,6 +260,19 @@ def decide_by(
         return Change(schedule, found.moves), found.before_s, found.after_s
 
     return decided
+
+
+def warm_up(header: RunHeader, cost: CostModel, batch: BatchPlan) -> None:
+    """Decide once for nothing, so that no decision waits for code to be compiled."""
+    if header.correction != "none" or header.migration:
+        if is_cold("hydraplan.planner.policy"):
+            console.note(WAIT)
+        factor = np.ones((cost.pp, cost.ranks))
+        factor[0, 0] = 2.0
+        decide = decide_by(cost, header.plan.options, header.correction, header.migration)
+        Corrections(cost, {batch.batch: batch}, decide).predicted_s(
+            batch, decide(batch, factor)[0], factor
+        )
 
 
 def seconds(timeline: Timeline) -> FloatArray:

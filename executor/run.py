@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hydraplan.errors import InputError, RunFailed, WorkerLost
 from hydraplan.executor.checkpoint import load, save, share
-from hydraplan.executor.correction import asked_for
+from hydraplan.executor.correction import asked_for, warm_up
 from hydraplan.executor.folder import one_at_a_time, run_folder, sole_writer
 from hydraplan.executor.groups import World
 from hydraplan.executor.inject import slow_factor
@@ -162,6 +162,8 @@ def execute(
     asked_for(header)
     if replay is not None:
         prove(replay, repeated, header, job.batches)
+    if job.batches:
+        warm_up(header, job.cost, job.batches[0])
     refuse_other(earlier, header)
     with run_folder(output) as folder:
         try:
