@@ -6,7 +6,7 @@ At the end the episode has an op order that is legal and keeps to the memory lim
 is minus its makespan: to the last bit what the simulator makes of the order on the same expected
 times and windows. No chance is involved: the same actions give the same episode.
 
-No command uses this yet: it is what a policy will be trained on and plan with.
+A policy is trained on it (`train`) and plans with it (`policy_order`).
 
 Source: an MDP over F, B, W and waiting is Conductor's; states, features and when a stage chooses
 are ours, since the paper gives none.
