@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.compiled import compiled_in_place
 from hydraplan.planner.pipeline.portfolio import orders_of
-from hydraplan.planner.policy.env import Env, empty_env, makespan_s
+from hydraplan.planner.policy.env import Env, empty_env
 from hydraplan.planner.policy.episode import NOBODY, NUM_ACTIONS, WAIT, State, go_on, put, start
 from hydraplan.planner.policy.features import NUM_FEATURES, fill_features
 from hydraplan.planner.policy.gradient import Batch
 from hydraplan.planner.policy.rollout import Trace, new_trace
+from hydraplan.planner.policy.scored import Scenarios, scored_s
 from hydraplan.planner.policy.template import template_kind
 from hydraplan.planner.policy.world import Instance, World
 
@@ -51,10 +52,10 @@ def follow(env: Env, kinds: IntArray, trace: Trace) -> int:
     return choices
 
 
-def best_of(instance: Instance) -> Batch:
-    """Choices of the order that ends first, of ZB-H1 and all rules."""
+def best_of(instance: Instance, scenarios: Scenarios) -> Batch:
+    """Choices of the order with the best score, of ZB-H1 and all rules."""
     env, trace = followed(instance, teachers(instance))
-    n = int(makespan_s(env).argmin())
+    n = int(scored_s(env, [scenarios]).argmin())
     of = np.arange(trace.first[n], trace.first[n + 1])
     none = np.zeros(len(of), np.float32)
     return Batch(trace.features[of], trace.masks[of], trace.actions[of], none, none)

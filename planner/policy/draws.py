@@ -42,6 +42,9 @@ def drawn(random: np.random.Generator, stages: int = 0, microbatches: int = 0) -
     op_s = (kinds_s[:, None] * load)[:, None, :] * _of_stages(random, p)[:, None]
     if random.random() < 0.5:
         op_s = op_s * random.lognormal(0, random.uniform(0, 0.05), op_s.shape)
+    slow = _devices(random, p)
+    if slow is not None and random.random() < 0.5:  # told as times, not as factors
+        op_s, slow = op_s * slow[:, None], None
     travel_s = random.choice([0.0, random.uniform(0, 0.2), random.uniform(0, 0.8)])
     lane = SlotTimes(
         op_s=op_s[:, :, None, None, :],
@@ -50,7 +53,6 @@ def drawn(random: np.random.Generator, stages: int = 0, microbatches: int = 0) -
         boundary_s=travel_s * live[None, :],
         grad_sync_s=np.full(p, random.choice([0.0, random.uniform(0, 2.0)])),
     )
-    slow = _devices(random, p)
     windows = _windows(random, p, op_s, slow) if random.random() < 0.3 else NONE
     return Instance(lane, _memory(random, p, live), slow, windows)
 

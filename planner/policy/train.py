@@ -1,10 +1,10 @@
 """Learning an op-order policy: imitate good orders, then improve on samples of each batch.
 
 Every round draws batches and plays each K times by chance. An episode's advantage is how much
-sooner it ended than the others *of its own batch*, over their spread, the same for all its
-choices: which batch was drawn explains 99.9% of how long one takes, so a baseline over batches
-(kept as a control) leaves the actions' share buried. Batches whose episodes end alike, and choices
-that were all but certain, teach nothing and are left out. No critic.
+better its order is than the others *of its own batch*, by the mean over noise scenarios, over their
+spread, the same for all its choices: which batch was drawn explains 99.9% of how long one takes, so
+a baseline over batches (kept as a control) leaves the actions' share buried. Batches whose episodes
+end alike, and choices that were all but certain, teach nothing and are left out. No critic.
 
 All that is random depends on the seed and the round, so a run that goes on from a checkpoint makes
 the same policy, to the bit for the same number of threads.
@@ -22,7 +22,7 @@ import numpy as np
 from hydraplan.model import FloatArray
 from hydraplan.planner.policy.cloning import best_of
 from hydraplan.planner.policy.draws import drawn
-from hydraplan.planner.policy.env import empty_env, makespan_s
+from hydraplan.planner.policy.env import empty_env
 from hydraplan.planner.policy.gradient import (
     Batch,
     Moments,
@@ -34,6 +34,7 @@ from hydraplan.planner.policy.gradient import (
 )
 from hydraplan.planner.policy.network import HIDDEN, Floats, Weights, new_weights
 from hydraplan.planner.policy.rollout import Trace, new_trace, play
+from hydraplan.planner.policy.scored import Scenarios, as_planned, scenarios_of, scored_s
 from hydraplan.planner.policy.validation import Validation, gains
 from hydraplan.planner.policy.world import Instance
 
@@ -60,7 +61,8 @@ class Settings:
 
     `steps`: choices to play in all. `group`: episodes of each batch. `choices`: about as many a
     round, but a tenth of all at most. `cloned`: batches to imitate first. `baseline`:
-    `group`, or `batch` as a control.
+    `group`, or `batch` as a control. `noisy`: whether orders are worth their mean over noise
+    scenarios (`scored`), or what they take as planned.
     """
 
     seed: int = 0
@@ -71,6 +73,7 @@ class Settings:
     hidden: int = HIDDEN
     cloned: int = 600
     baseline: Baseline = "group"
+    noisy: bool = True
 
 
 class Learner(NamedTuple):
@@ -125,7 +128,8 @@ def begun(settings: Settings) -> Learner:
     weights = new_weights(np.random.default_rng([settings.seed, 0]), settings.hidden)
     moments = no_moments(weights)
     random = np.random.default_rng([settings.seed, _CLONE])
-    found = [best_of(drawn(random)) for _ in range(settings.cloned)]
+    batches = (drawn(random) for _ in range(settings.cloned))
+    found = [best_of(batch, _scenarios(settings, batch, random)) for batch in batches]
     if found:
         whole = joined(found)
         for epoch in range(CLONED_EPOCHS):
@@ -165,7 +169,7 @@ def _played(
     instances: Sequence[Instance],
     random: np.random.Generator,
 ) -> tuple[FloatArray, Trace]:
-    """Makespans (batches, group), and all choices of these episodes."""
+    """Scores (batches, group), seconds, and all choices of these episodes."""
     episodes = len(instances) * settings.group
     env = empty_env([i for i in instances for _ in range(settings.group)])
     seeds = random.integers(0, 1 << 62, episodes)
@@ -176,8 +180,13 @@ def _played(
         if count <= room:
             break
         room = count
-    ends_s: FloatArray = makespan_s(env).reshape(len(instances), settings.group)
+    parts = [_scenarios(settings, instance, random) for instance in instances]
+    ends_s: FloatArray = scored_s(env, parts).reshape(len(instances), settings.group)
     return ends_s, trace.upto(count)
+
+
+def _scenarios(settings: Settings, instance: Instance, random: np.random.Generator) -> Scenarios:
+    return scenarios_of(instance, random) if settings.noisy else as_planned(instance)
 
 
 def advantages(ends_s: FloatArray, baseline: Baseline) -> Floats:

@@ -1,8 +1,8 @@
 """A fixed set of batches on which every policy is measured, paired, from before the first step.
 
-Figures are throughput over another order's: its makespan by the policy's, less one, mean over the
-batches. Beside following ZB-H1 there is the best of that and all rules, chosen for each batch by
-its makespan. Batches that training draws come from other random streams.
+Figures are throughput over another order's: its score (`scored`) by the policy's, less one, mean
+over the batches. Beside following ZB-H1 there is the best of that and all rules, chosen for each
+batch by that score. Batches that training draws come from other random streams.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,10 @@ import numpy as np
 from hydraplan.model import FloatArray
 from hydraplan.planner.policy.cloning import followed, teachers
 from hydraplan.planner.policy.draws import drawn
-from hydraplan.planner.policy.env import Env, empty_env, makespan_s
+from hydraplan.planner.policy.env import Env, empty_env
 from hydraplan.planner.policy.network import Weights
 from hydraplan.planner.policy.rollout import GREEDY, new_trace, play
+from hydraplan.planner.policy.scored import Scenarios, scenarios_of, scored_s
 from hydraplan.planner.policy.world import Instance
 
 BATCHES = 150
@@ -24,19 +25,25 @@ STREAM = 0x7E57
 
 
 class Validation(NamedTuple):
-    """Batches side by side, and what other orders of them take, seconds, (batches,)."""
+    """Batches side by side, and the scores of other orders of them, seconds, (batches,)."""
 
     env: Env
+    scenarios: list[Scenarios]
     template_s: FloatArray
     rule_s: FloatArray
 
 
 def validation_of(instances: Sequence[Instance]) -> Validation:
     """Measure what the others take."""
-    taken = [makespan_s(followed(i, teachers(i))[0]) for i in instances]
-    return Validation(
-        empty_env(instances), np.array([t[0] for t in taken]), np.array([t.min() for t in taken])
-    )
+    parts = [
+        scenarios_of(each, np.random.default_rng([STREAM, i])) for i, each in enumerate(instances)
+    ]
+    taken = [
+        scored_s(followed(each, teachers(each))[0], [part])
+        for each, part in zip(instances, parts, strict=True)
+    ]
+    template_s, rule_s = (np.array([f(t) for t in taken]) for f in (lambda t: t[0], np.min))
+    return Validation(empty_env(instances), parts, template_s, rule_s)
 
 
 def validation(count: int) -> Validation:
@@ -51,9 +58,9 @@ def gains(weights: Weights, held: Validation) -> dict[str, float]:
     """
     count, room = len(held.template_s), new_trace(0, len(held.template_s))
     play(weights, held.env, np.full(count, GREEDY), room)
-    greedy_s = makespan_s(held.env)
+    greedy_s = scored_s(held.env, held.scenarios)
     play(weights, held.env, np.arange(count), room)
-    drawn_s = makespan_s(held.env)
+    drawn_s = scored_s(held.env, held.scenarios)
     found = {
         "greedy": held.template_s / greedy_s,
         "drawn": held.template_s / drawn_s,

@@ -26,6 +26,7 @@ from hydraplan.planner.policy.gradient import (
 )
 from hydraplan.planner.policy.network import Weights
 from hydraplan.planner.policy.rollout import new_trace, play
+from hydraplan.planner.policy.scored import as_planned
 from hydraplan.planner.policy.train import (
     Learner,
     Settings,
@@ -136,7 +137,7 @@ def test_following_a_rule_gives_its_order():
         ]
     best = int(envs.makespan_s(env).argmin())
     choices = trace.actions[trace.first[best] : trace.first[best + 1]]
-    assert (best_of(case).actions == choices).all()
+    assert (best_of(case, as_planned(case)).actions == choices).all()
 
 
 def test_drawn_batches_have_all_that_an_order_may_have_to_cope_with():
