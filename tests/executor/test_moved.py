@@ -40,10 +40,11 @@ SHARES = (
 ROWS = (
     RowMove(0, 0, 1, 2, 16), RowMove(0, 1, 0, 3, 48), RowMove(0, 2, 3, 2, 64),
     RowMove(1, 0, 2, 1, 32), RowMove(1, 0, 3, 0, 16), RowMove(1, 1, 2, 0, 32),
+    RowMove(1, 2, 3, 2, 32),
 )  # fmt: skip
 HEADS = (
     HeadMove(0, 0, 2, 1, 4), HeadMove(0, 1, 0, 3, 3), HeadMove(0, 2, 3, 2, 8),
-    HeadMove(1, 0, 2, 0, 5), HeadMove(1, 0, 3, 1, 1),
+    HeadMove(1, 0, 2, 0, 5), HeadMove(1, 0, 3, 1, 1), HeadMove(1, 2, 3, 2, 7),
 )  # fmt: skip
 FORMS = {
     "shares": Moves(SHARES),

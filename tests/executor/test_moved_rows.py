@@ -1,12 +1,15 @@
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from hydraplan.activations import foreign_row, forward_bytes
 from hydraplan.executor.decoder import MlpWeights, gated, initial_weights, norm
 from hydraplan.executor.moved_rows import RowTrip
 from hydraplan.executor.split_linear import WeightGradients
 from hydraplan.kernels.link import Link, Outbox
+from tests.plans import tiny_model
 from tests.processes import run_ranks
 
 SHAPES = {"mlp_norm": (32,), "gate": (32, 48), "up": (32, 48), "down": (48, 32)}
@@ -14,17 +17,65 @@ ROWS = (96, 70)
 """Of giver and taker."""
 
 
+class Echo:
+    """A link of which the other end is not there: what comes is drawn."""
+
+    def send(self, carries, *parts):
+        pass
+
+    def expect(self, carries, elements, like):
+        drawn = torch.randn(elements).to(like.dtype)
+        return SimpleNamespace(wait=lambda: drawn)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+def test_a_taker_keeps_what_the_formula_says_and_leaves_it_for_w(dtype, recompute):
+    model = tiny_model(dtype=dtype)
+    held = {rows: kept(getattr(torch, dtype), recompute, rows) for rows in (0, 48)}
+    found = [more - less for less, more in zip(held[0], held[48], strict=True)]
+    whole = forward_bytes(model)
+    assert found == pytest.approx([48 * share * whole for share in foreign_row(model, recompute)])
+    assert foreign_row(model, "full").after_forward == 0
+
+
+def kept(dtype, recompute, moved_rows):
+    """Bytes that a taker of 70 rows keeps after F, and leaves for W."""
+    weights = MlpWeights(*initial_weights(SHAPES, 3, dtype).values())
+    gradients = WeightGradients(are_put_off=True)
+    mlp = partial(own_mlp, gradients, recompute, weights)
+    x, saved = torch.randn(70, 32).to(dtype).requires_grad_(), []
+
+    def keep(tensor):
+        saved.append(tensor)
+        return tensor
+
+    trip = RowTrip(moved_rows, False, Echo(), gradients)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        y = trip.shared(mlp, x, weights) if moved_rows else mlp(x)
+    y.backward(torch.ones_like(y))
+    return size(saved), size([t for work in gradients.take() for t in work.args[1:]])
+
+
+def size(tensors):
+    """Bytes of what lies under them."""
+    storages = [t.untyped_storage() for t in tensors]
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+
+def own_mlp(gradients, recompute, weights, x):
+    """A lane's own MLP, as `decoder` has it."""
+    linears = gradients.remaking if recompute == "selective" else gradients.keeping
+    gate, up = linears(norm, (x, weights.norm), weights[1:3])
+    return linears(gated, (gate, up), weights[3:])[0]
+
+
 def one_lane(rank, dtype, recompute, put_off, moved_rows, taker_rows=ROWS[1]):
     """Result and gradient of the input of two microbatches, gradients of the weights."""
     weights = initial_weights(SHAPES, 3, dtype)
     mlp_weights = MlpWeights(*weights.values())
     gradients = WeightGradients(are_put_off=put_off)
-    linears = gradients.remaking if recompute == "selective" else gradients.keeping
-
-    def mlp(x):
-        gate, up = linears(norm, (x, mlp_weights.norm), mlp_weights[1:3])
-        return linears(gated, (gate, up), mlp_weights[3:])[0]
-
+    mlp = partial(own_mlp, gradients, recompute, mlp_weights)
     outbox, found = Outbox(), []
     for m in range(2):
         link = Link(1 - rank, "the other", "rows", 0, m, outbox)
@@ -42,7 +93,9 @@ def one_lane(rank, dtype, recompute, put_off, moved_rows, taker_rows=ROWS[1]):
     for work in gradients.take():
         work()
     outbox.finish()
-    return [t for x, y, _ in found for t in (y, x.grad)], [w.grad for w in weights.values()]
+    return [t for x, y, _ in found for t in (y.detach(), x.grad)], [
+        w.grad for w in weights.values()
+    ]
 
 
 CASES = [
@@ -75,6 +128,19 @@ def test_results_and_input_gradients_are_those_of_the_owner_to_the_bit_and_weigh
             assert same, case
             assert apart > 0.02, case  # a lane alone has other gradients
             assert error <= TOLERANCE[case[0]], case
+
+
+@pytest.mark.dist
+def test_any_number_of_rows_may_move_though_few_have_other_roundings():
+    def entry(rank):
+        found = []
+        for rows in (1, 7, 95):
+            moved, _ = one_lane(rank, torch.float64, "none", False, rows)
+            still, _ = one_lane(rank, torch.float64, "none", False, 0)
+            found += [float((a - b).abs().max()) for a, b in zip(moved, still, strict=True)]
+        return max(found)
+
+    assert max(run_ranks(entry, 2)) <= 1e-13
 
 
 @pytest.mark.dist

@@ -1,8 +1,11 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from hydraplan.activations import head_bytes
 from hydraplan.heads import contiguous_split
 from hydraplan.kernels.attention import choose_kernel
 from hydraplan.kernels.exchange import totals
@@ -11,6 +14,7 @@ from hydraplan.kernels.loan import Loan
 from hydraplan.kernels.nested import nested_attention
 from hydraplan.kernels.packing import rank_layout
 from tests.builders import Place, placed_sequences
+from tests.plans import tiny_model
 from tests.processes import run_ranks
 
 PLACES = [Place(9), Place(40, 0, 2, 1), Place(31), Place(23, 1), Place(1)]
@@ -52,6 +56,44 @@ def one_lane(rank, heads, kv_heads, moved, dtype, made_again):
     out.backward(dout)
     outbox.finish()
     return out.detach(), q.grad, k.grad, v.grad
+
+
+class Echo:
+    """A link of which the other end is not there: what comes is drawn."""
+
+    def send(self, carries, *parts):
+        pass
+
+    def expect(self, carries, elements, like):
+        drawn = torch.randn(elements).to(like.dtype)
+        return SimpleNamespace(wait=lambda: drawn)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize(("moved", "kv"), [(4, 1), (5, 2), (8, 2)])
+def test_a_taker_keeps_what_the_formula_says(moved, kv, dtype):
+    model, layout = (
+        tiny_model(8, 2, dtype=dtype),
+        rank_layout(placed_sequences([Place(7, 1)]), 0, 1),
+    )
+    (bucket,) = rank_layout(placed_sequences([Place(30), Place(11)]), 0, 0).buckets
+    loan = Loan(bucket, contiguous_split(8, 2, [[8 - moved, moved]]), False, Echo())
+    kernel, held = choose_kernel(torch.device("cpu"), getattr(torch, dtype)), []
+    for taken in (None, loan):
+        q, k, v = (
+            torch.randn(7, n, 8).to(getattr(torch, dtype)).requires_grad_() for n in (8, 2, 2)
+        )
+        saved = []
+
+        def keep(tensor, saved=saved):
+            saved.append(tensor.untyped_storage())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            out = nested_attention(q, k, v, layout, None, kernel, taken)
+        held.append(sum({s.data_ptr(): s.nbytes() for s in saved}.values()))
+        out.backward(torch.ones_like(out))
+    assert held[1] - held[0] == 41 * head_bytes(model, moved, kv)
 
 
 CASES = [
