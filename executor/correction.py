@@ -124,9 +124,10 @@ class Corrections:
         if decided is not None:
             decided = decided._replace(measured_gain_s=self._gain_s(worked, decided))
         self._past = [*self._past, worked][-COMPARED:]
-        load_s = np.sum([step.load_s for step in self._past[-2:]], axis=0)
-        share = load_s / load_s.mean(axis=1, keepdims=True)
-        event, belief = self._belief.event, learn(self._belief, *worked[-2:], share)
+        recent_s = np.sum([step.load_s for step in self._past[-2:]], axis=0)
+        share = recent_s / recent_s.mean(axis=1, keepdims=True)
+        load_s = np.where(worked.busy_s > 0, worked.load_s, 0.0)  # who did nothing tells nothing
+        event, belief = self._belief.event, learn(self._belief, worked.busy_s, load_s, share)
         if belief.event > event:
             self._before, self._made = self._made, {}
         self._belief = belief

@@ -263,6 +263,8 @@ def _train(
                     f"step {step + 1}/{header.steps}: loss {done.loss:.6g},"
                     f" gradient norm {norm:.4g}"
                 )
+                if done.decided is not None:
+                    note(f"decided for it: {done.decided.kind}, since {done.decided.reason}")
             update(optimizer)
             if is_saved:
                 checkpoint(step + 1)

@@ -7,6 +7,7 @@ plan's cost model has the same op run, noise-free, from the start of the step.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
@@ -129,8 +130,9 @@ def read_ops(path: Path, step: int, pp: int, ranks: int) -> StepOps:
 def each_ops(path: Path, steps: int, pp: int, ranks: int) -> Iterator[StepOps]:
     """Op times of the first steps, one after the other; errors as `read_ops`."""
     table = read_rows(open_parquet(path, OPS_SCHEMA), path)
-    for step in range(steps):
-        yield _step_of(table, path, step, pp, ranks)
+    ends = np.searchsorted(column(table, "step"), np.arange(steps + 1))
+    for step, (first, stop) in enumerate(pairwise(ends.tolist())):
+        yield _step_of(table.slice(first, stop - first), path, step, pp, ranks)
 
 
 def _step_of(table: pa.Table, path: Path, step: int, pp: int, ranks: int) -> StepOps:
