@@ -66,9 +66,8 @@ def spell(step):
     return 1.5 if 5 <= step < 15 else 1.0
 
 
-@pytest.mark.parametrize("migration", [False, True])
-def test_a_straggler_of_steps_5_to_14_is_corrected_at_7_and_undone_by_18(plan, migration):
-    rows, taken = walked(plan, 20, spell, migration=migration)
+def test_a_straggler_of_steps_5_to_14_is_corrected_at_7_and_undone_by_18(plan):
+    rows, taken = walked(plan, 20, spell, migration=True)
     assert [row.step for row in rows[:2]] == [7, 8]
     assert all("reorder" in row.kind or "migrate" in row.kind for row in rows[:2])
     assert [(r.stage, r.lane, r.since) for r in rows[0].slow] == [(*RANK, 5)]
@@ -172,7 +171,7 @@ def test_decisions_that_op_times_do_not_tell_of_are_refused(plan):
 
 
 def test_a_replay_changes_the_same_at_the_same_steps_whatever_the_ranks_do(plan):
-    rows, _ = walked(plan, 20, spell, migration=True)
+    rows, _ = walked(plan, 20, spell)
     again, _ = walked(plan, 20, lambda step: 1.0, deciding=Replay(rows, 2, 4))
     told = [(r.step, r.batch, r.kind, r.change) for r in again]
     assert told == [(r.step, r.batch, r.kind, r.change) for r in rows]

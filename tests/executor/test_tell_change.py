@@ -1,0 +1,84 @@
+"""What rank 0 decides arrives whole on all workers, once, and what does not is refused."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from hydraplan.errors import InputError, RunFailed
+from hydraplan.executor import tell_change
+from hydraplan.executor.groups import World
+from hydraplan.executor.tell_change import Known
+from hydraplan.files.decisionsfile import Change
+from hydraplan.files.planfile import open_plan, read_batch
+from hydraplan.migration import Moves, RowMove
+from hydraplan.planner.pipeline.schedules import SCHEDULES
+from tests.builders import Place
+from tests.plans import write_test_plan
+from tests.processes import run_ranks
+
+pytestmark = pytest.mark.dist
+
+BATCH = [Place(40 + lane, lane, 1, 1, m) for m in range(3) for lane in range(2)]
+ORDER = SCHEDULES["zb-h1"].make(1, 3, 1)
+CHANGES = (
+    Change(),
+    Change(ORDER, Moves(rows=(RowMove(0, 1, 0, 1, 16),))),
+    Change(),
+    Change(ORDER),
+)
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return open_plan(write_test_plan(tmp_path / "x.plan", [BATCH], pp=1, ranks=2))
+
+
+def known(plan, rank):
+    return Known(World(rank, 1, 2), SimpleNamespace(header=plan.header))
+
+
+def test_all_workers_hold_what_rank_0_told_and_bodies_travel_once(plan, monkeypatch):
+    def told(rank):
+        batch, state, sizes = read_batch(plan, 0), known(plan, rank), []
+        sent = tell_change._told
+        monkeypatch.setattr(
+            tell_change, "_told", lambda raw: (sizes.append(len(raw)), sent(raw))[1]
+        )
+        found = [state.tell(batch, change if rank == 0 else None) for change in CHANGES]
+        for (now, steps, moves), change in zip(found, CHANGES, strict=True):
+            assert now.schedule == (change.schedule or batch.schedule)
+            assert moves == change.moves
+            assert len(steps) == 1
+        return sizes
+
+    first, second = run_ranks(told, 2)
+    bodies = [len(CHANGES[i].to_text()) for i in (0, 1, 3)]
+    assert first == second == [40, bodies[0], 40, bodies[1], 40, 40, bodies[2]]
+
+
+def test_a_change_that_is_not_as_it_was_made_or_does_not_fit_is_refused_by_each_worker(
+    plan, monkeypatch
+):
+    def told(rank):
+        sent, said = tell_change._told, []
+
+        def damaged(raw):
+            found = sent(raw).copy()
+            if rank == 1 and len(found) == len(CHANGES[1].to_text()):
+                found[-1] ^= 1
+            return found
+
+        monkeypatch.setattr(tell_change, "_told", damaged)
+        for change in (CHANGES[1], Change((ORDER[0][:-1],))):
+            try:
+                known(plan, rank).tell(read_batch(plan, 0), change if rank == 0 else None)
+            except (InputError, RunFailed) as error:
+                said.append(str(error))
+        return said
+
+    first, second = run_ranks(told, 2)
+    unfit = "the decision of rank 0, batch 0: stage 0: microbatch 2, chunk 0 runs only F, B;"
+    assert [text[: len(unfit)] for text in (*first, second[1])] == [unfit] * 2
+    assert second[0] == (
+        "rank 1 (stage 0, lane 1) was told another change of batch 0 than rank 0 made"
+    )
