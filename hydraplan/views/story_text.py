@@ -165,10 +165,10 @@ def _compared(run: Run, event: Event) -> Iterator[tuple[float, float]]:
 
 
 def rank_speed_hint(run: Run) -> str:
-    """How to plan the coming batches for the ranks that are slow at the end; "" if none is."""
+    """How to plan the coming batches for the ranks that are slow at the end; "" if none is, or in a replay."""
     told = events(run)
     slow = [rank for rank in told[-1].rows[0].slow if rank.factor > 1] if told else []
-    if not slow:
+    if not slow or run.header.replays is not None:
         return ""
     options = run.header.plan.options
     factor = [1.0] * options.ranks

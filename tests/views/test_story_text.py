@@ -90,6 +90,8 @@ def test_a_run_that_could_change_nothing_has_no_story_and_a_replay_says_so(
     assert told(capsys, monkeypatch, plain) == ""
     again = run(tmp_path, correction="none", migration=False, replays="0" * 64)
     assert "decisions repeated from another run" in told(capsys, monkeypatch, again)
+    slow = run(tmp_path, ROWS[:2], correction="none", migration=False, replays="0" * 64)
+    assert "Speeds" not in told(capsys, monkeypatch, slow)
 
 
 def test_a_gain_that_was_not_measured_is_not_made_up(tmp_path, capsys, monkeypatch):
