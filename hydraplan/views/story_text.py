@@ -165,7 +165,7 @@ def _compared(run: Run, event: Event) -> Iterator[tuple[float, float]]:
 
 
 def rank_speed_hint(run: Run) -> str:
-    """How to plan the coming batches for the ranks that are slow at the end; "" if none is, or in a replay."""
+    """How to plan coming batches for ranks slow at the end; "" if none is, or in a replay."""
     told = events(run)
     slow = [rank for rank in told[-1].rows[0].slow if rank.factor > 1] if told else []
     if not slow or run.header.replays is not None:
