@@ -18,7 +18,7 @@ def train_policy(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of all that is drawn.")] = 0,
     steps: Annotated[
         int, typer.Option("--steps", min=1, help="Choices to play in all.")
-    ] = 30_000_000,
+    ] = 20_000_000,
     group: Annotated[
         int, typer.Option("--group", min=2, help="Episodes of a batch, compared with each other.")
     ] = 16,

@@ -45,7 +45,7 @@ CERTAIN = -0.005
 """Log probability above which a choice was all but certain."""
 SPREAD = 0.0005
 """Share of the mean makespan added to the spread that an advantage is told in."""
-BONUS = 0.001
+BONUS = 0.003
 """Weight of the entropy at first; it falls to 0."""
 LAST_RATE = 0.05
 """Share of the first learning rate that is left at the end."""
@@ -66,10 +66,10 @@ class Settings:
     """
 
     seed: int = 0
-    steps: int = 30_000_000
+    steps: int = 20_000_000
     group: int = 16
     choices: int = 65_536
-    rate: float = 2e-3
+    rate: float = 1e-3
     hidden: int = HIDDEN
     cloned: int = 600
     baseline: Baseline = "group"

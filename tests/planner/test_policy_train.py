@@ -147,12 +147,13 @@ def test_drawn_batches_have_all_that_an_order_may_have_to_cope_with():
     assert 4 <= sizes[:, 4].min() < 8 < 64 < sizes[:, 4].max() <= MOST
     limits = np.array([case.memory.limit / p for case, p in zip(cases, sizes[:, 1], strict=True)])
     assert (limits < 0.9).any()
-    assert (limits > 1.2).any()
-    assert (limits == 1).mean() > 0.3
-    loads = np.array([np.ptp(c.memory.live) > 0 for c in cases])
-    assert 0.1 < loads.mean() < 0.4
+    assert (limits > 2.2).any()
+    assert 0.2 < (limits == 1).mean() < 0.7
+    assert 0.4 < np.mean([np.ptp(c.memory.live) > 0 for c in cases]) < 0.9
+    loads = [np.ptp(c.lane.load_s) / c.lane.load_s.mean() for c in cases]
+    assert 0.05 < np.mean(np.array(loads) > 0.6) < 0.3  # those from lengths
     assert 0.15 < np.mean([len(c.windows.speed) > 0 for c in cases]) < 0.5
-    assert 0.3 < np.mean([c.slow is not None for c in cases]) < 0.8
+    assert 0.1 < np.mean([c.slow is not None for c in cases]) < 0.5
     assert drawn(np.random.default_rng(1), 5, 7).lane.op_s.shape == (3, 5, 1, 1, 7)
 
 
@@ -232,9 +233,8 @@ def test_episodes_compared_within_their_batch_teach_and_those_across_batches_do_
         gained[baseline] = last["greedy_percent"], last["drawn_percent"]
     start = gains(begun(Settings(cloned=40)).weights, held)
     assert gained["group"][0] > start["greedy_percent"] + 0.3
-    assert gained["group"][1] > start["drawn_percent"] + 1.0
-    assert gained["batch"][0] < gained["group"][0] - 0.4
-    assert gained["batch"][1] < start["drawn_percent"] + 0.5
+    assert gained["group"][1] > start["drawn_percent"] + 0.5
+    assert gained["batch"][1] < start["drawn_percent"] + 0.3
 
 
 def straggling(random: np.random.Generator) -> Instance:
