@@ -83,19 +83,20 @@ def run_batch(
     steps: Sequence[Step],
     slots: list[Slot],
     valid_tokens: int,
-    moved: Moved,
+    moved: Moved | None = None,
     slow: float = 1.0,
 ) -> StepResult:
     """Forward and backward of one batch; leaves summed gradients in the stage's weights.
 
     `steps` is the lowered list of this stage, `slots` has one entry a microbatch,
     `valid_tokens` counts those of the whole batch. `moved`: what goes to and comes
-    from other lanes. A `slow` worker takes so many times as long.
+    from other lanes, None for nothing. A `slow` worker takes so many times as long.
 
     Raises:
         RunFailed: A peer died or did not answer in time; the op is named.
     """
     stage, rows = worker.stage, [slot.rows for slot in slots]
+    moved = moved or Moved(np.zeros((2, len(slots))))
     (steps,) = lane_steps((tuple(steps),), np.array(rows))
     receives = [s.message for s in steps if s.kind == "receive" and s.message is not None]
     transport = Transport(
