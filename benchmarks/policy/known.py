@@ -39,7 +39,7 @@ from hydraplan.planner.policy.world import Instance  # noqa: E402
 from hydraplan.slots import SlotTimes  # noqa: E402
 
 PLANNING, FRESH, SAMPLES = 8, 32, 16
-STREAM = 20_261
+STREAM = 20_262
 Draw = Callable[[np.random.Generator], Instance]
 
 
