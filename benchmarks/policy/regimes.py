@@ -1,6 +1,7 @@
 """Orders, re-planning and migration under eleven kinds of noise, in pairs with the best order.
 
-    python benchmarks/policy/regimes.py LENGTHS.parquet [--pp 4 8 16] [--seeds 200] [--readme]
+    python benchmarks/policy/regimes.py LENGTHS.parquet [--pp 4 8 16] [--seeds 200] [--json FILE]
+    python benchmarks/policy/regimes.py --of FILE... --readme
 
 A batch of the file's lengths (resampled, 80% of a cap of 32,768 tokens over 4 x pp microbatches, 8
 lanes), placed by hydra with `--pipeline auto --chunks 1`, llama-8b on h100-sxm. Orders are planned
@@ -19,7 +20,9 @@ Transfers are priced; `skew` scales every microbatch by a log-normal factor of d
 """
 
 import argparse
+import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -98,48 +101,49 @@ class Case:
 def main() -> None:
     """All cells, then two tables."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("lengths", type=Path)
+    parser.add_argument("lengths", type=Path, nargs="?")
     parser.add_argument("--pp", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--regimes", nargs="+", default=list(REGIMES))
+    parser.add_argument("--parts", nargs="+", default=["orders", "knowing"])
+    parser.add_argument("--of", type=Path, nargs="+", help="tables of these JSON files, no runs")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--readme", action="store_true")
     args = parser.parse_args()
-    asked = [(pp, regime) for pp in args.pp for regime in args.regimes]
+    asked = [(pp, regime) for pp in args.pp for regime in args.regimes if not args.of]
 
     def work(index: int) -> list[Cell]:
         pp, regime = asked[index]
-        found = cell(
-            args.lengths, pp, regime, args.seeds, len(asked) * (len(ORDERS) + len(KNOWING))
-        )
+        found = cell(args.lengths, pp, regime, args.seeds, args.parts)
         progress(f"pp {pp} {regime}")
         return found
 
     with in_order(work, len(asked), args.workers) as done:
         cells = [one for found in done for one in found]
-    title = f"gain over the better of ZB-H1 and portfolio, %, {args.seeds} seeds"
+    for path in args.of or ():
+        cells += json.loads(path.read_text())["cells"]
+    title = f"gain over the better of ZB-H1 and portfolio, %; intervals for {len(cells)} cells"
+    wide = NormalDist().inv_cdf(1 - 0.025 / max(1, len(cells))) / 1.96
     tables = [
-        table(cells, ORDERS, f"Order alone: {title}"),
-        table(cells, KNOWING, f"Knowing devices: {title}"),
+        table(cells, ORDERS, f"Order alone: {title}", wide),
+        table(cells, KNOWING, f"Knowing devices: {title}", wide),
     ]
     recovered = [c for c in cells if "recovered" in c]
     title = "Share of the straggler's loss that is won back in the third step with it"
     columns = ["pp", "regime", "method", "recovered", "ceiling"]
     tables.append(Table(title, columns).of(recovered))
-    reported(
-        args.json, {"seeds": args.seeds, "cells": cells}, tables, args.readme, HERE / "README.md"
-    )
+    reported(args.json, {"cells": cells}, tables, args.readme, HERE / "README.md")
 
 
-def table(cells: list[Cell], methods: tuple[str, ...], title: str) -> Table:
-    """A row a cell."""
+def table(cells: list[Cell], methods: tuple[str, ...], title: str, wide: float) -> Table:
+    """A row a cell, intervals so many times as wide."""
     rows: dict[tuple[int, str], Cell] = {}
     for c in cells:
-        row = rows.setdefault((c["pp"], c["regime"]), {"pp": c["pp"], "regime": c["regime"]})
         if c["method"] in methods:
-            row[c["method"]] = f"{c['gain']:+.2f} +- {c['half']:.2f}"
-    return Table(title, ["pp", "regime", *methods]).of([r for r in rows.values() if len(r) > 2])
+            row = rows.setdefault((c["pp"], c["regime"]), {"pp": c["pp"], "regime": c["regime"]})
+            row |= {"n": c["n"], c["method"]: f"{c['gain']:+.2f} +- {wide * c['half']:.2f}"}
+    return Table(title, ["pp", "regime", "n", *methods]).of(list(rows.values()))
 
 
 @cache
@@ -152,75 +156,78 @@ def case(path: Path, pp: int) -> Case:
     return Case(asked, plan, slots, memory_of(asked.cost, asked.options, slots))
 
 
-def cell(path: Path, pp: int, regime: str, seeds: int, cells: int) -> list[Cell]:
-    """Every method under one noise."""
+def cell(path: Path, pp: int, regime: str, seeds: int, parts: Sequence[str]) -> list[Cell]:
+    """Every method of these parts under one noise."""
     at = case(path, pp)
     if regime == "skew":
-        taken = [skewed(at, seed) for seed in range(SKEWED)]
-        times = {name: np.array([t[name] for t in taken]) for name in taken[0]}
-        return rows_of(pp, regime, times, ORDERS, cells)
+        taken = [skewed(at, seed) for seed in range(SKEWED if "orders" in parts else 0)]
+        times = {name: np.array([t[name] for t in taken]) for t in taken[:1] for name in t}
+        return rows_of(pp, regime, times, ORDERS)
     noise = REGIMES[regime]
-    orders = orders_of(at.slots, at.memory)
+    orders = orders_of(at.slots, at.memory, with_policy="orders" in parts)
     times: dict[str, list[FloatArray]] = {}
-    own: list[dict[str, float]] = []
     strengths = FACTORS if noise.straggler > 1 else [1.0]
-    for i, strength in enumerate(strengths):
-        here = replace(noise, straggler=float(strength))
-        trials = range(i * seeds // len(strengths), (i + 1) * seeds // len(strengths))
+    parted = [
+        (
+            replace(noise, straggler=float(strength)),
+            range(i * seeds // len(strengths), (i + 1) * seeds // len(strengths)),
+        )
+        for i, strength in enumerate(strengths)
+    ]
+    for here, trials in parted:
         draws = draws_of(at, here, trials, STEPS)
+        calm = draws.without("straggler") if "straggler" in here.active else draws
         for name, order in orders.items():
             times.setdefault(name, []).append(trial_s(at.slots, order, draws))
-        calm = draws.without("straggler") if "straggler" in here.active else draws
-        base = min(
-            (orders["zb-h1"], orders["portfolio"]), key=lambda o: trial_s(at.slots, o, draws).mean()
-        )
-        times.setdefault("base", []).append(trial_s(at.slots, base, draws))
-        times.setdefault("unhurt", []).append(trial_s(at.slots, base, calm))
-        seen = estimates(at, base, here, trials)
-        own += [knowing(at, base, here, trial, seen[j], strength) for j, trial in enumerate(trials)]
-    found = {name: np.concatenate(parts) for name, parts in times.items()}
-    found |= {name: np.array([o[name] for o in own]) for name in own[0]}
-    rows = rows_of(pp, regime, found, (*ORDERS, *KNOWING), cells)
-    if noise.straggler > 1:
-        lost = (found["base"] - found["unhurt"]).sum()
+            times.setdefault(f"unhurt {name}", []).append(trial_s(at.slots, order, calm))
+    found = {name: np.concatenate(each) for name, each in times.items()}
+    base = better_of(found)
+    own: list[dict[str, float]] = []
+    for here, trials in parted if "knowing" in parts else ():
+        seen = estimates(at, orders[base], here, trials)
+        for trial, each in zip(trials, seen, strict=True):
+            own.append(knowing(at, orders[base], here, trial, each, here.straggler))
+    found |= {name: np.array([o[name] for o in own]) for o in own[:1] for name in o}
+    rows = rows_of(pp, regime, found, (*ORDERS, *KNOWING))
+    if noise.straggler > 1 and own:
+        lost = (found[base] - found[f"unhurt {base}"]).sum()
         for row in rows:
-            if row["method"] in KNOWING:
-                row["recovered"] = float((found["base"] - found[row["method"]]).sum() / lost)
-                row["ceiling"] = float(found[f"ceiling {row['method']}"].mean())
+            if (name := row["method"]) in KNOWING:
+                row["recovered"] = float((found[base] - found[name]).sum() / lost)
+                row["ceiling"] = float(found[f"ceiling {name}"].mean())
     return rows
+
+
+def better_of(times: dict[str, FloatArray]) -> str:
+    """ZB-H1 or the portfolio."""
+    return min(("zb-h1", "portfolio"), key=lambda name: float(times[name].mean()))
 
 
 def rows_of(
-    pp: int, regime: str, times: dict[str, FloatArray], methods: tuple[str, ...], cells: int
+    pp: int, regime: str, times: dict[str, FloatArray], methods: tuple[str, ...]
 ) -> list[Cell]:
-    """Gains with intervals."""
-    base = times.get("base")
-    if base is None:
-        base = min((times["zb-h1"], times["portfolio"]), key=lambda t: t.mean())
-    wide = NormalDist().inv_cdf(1 - 0.025 / cells)
+    """Gains in percent, and half of their 95% intervals, not widened yet."""
     rows = []
     for name in methods:
-        gain = 100 * (base / times[name] - 1)
-        half = wide * gain.std(ddof=1) / len(gain) ** 0.5
-        rows.append(
-            {
-                "pp": pp,
-                "regime": regime,
-                "method": name,
-                "gain": float(gain.mean()),
-                "half": float(half),
-            }
-        )
+        if name in times:
+            gain = 100 * (times[better_of(times)] / times[name] - 1)
+            half = float(1.96 * gain.std(ddof=1) / len(gain) ** 0.5)
+            rows.append({"pp": pp, "regime": regime, "method": name, "n": len(gain)}
+                        | {"gain": float(gain.mean()), "half": half})  # fmt: skip
     return rows
 
 
-def orders_of(slots: SlotTimes, memory: Memory) -> dict[str, Schedule]:
+def orders_of(slots: SlotTimes, memory: Memory, with_policy: bool = True) -> dict[str, Schedule]:
     """What is planned for the batch alone."""
     _, stages, _, _, count = slots.op_s.shape
     score_s = scorer(slots)
-    return {
+    found = {
         "zb-h1": SCHEDULES["zb-h1"].make(stages, count, 1),
         "portfolio": portfolio(slots, memory),
+    }
+    if not with_policy:
+        return found
+    return found | {
         "unguarded": min(played(shipped(), slots, memory), key=score_s),
         "guarded": policy_order(slots, memory).schedule,
     }

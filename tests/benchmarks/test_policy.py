@@ -29,7 +29,7 @@ def test_every_source_of_noise_is_a_regime(regimes):
 
 def test_a_gain_is_that_over_the_better_of_zb_h1_and_portfolio(regimes):
     times = {"zb-h1": [2.0, 2.0], "portfolio": [2.1, 1.8], "guarded": [1.9, 1.8]}
-    rows = regimes.rows_of(4, "x", {n: np.array(t) for n, t in times.items()}, ("guarded",), 1)
+    rows = regimes.rows_of(4, "x", {n: np.array(t) for n, t in times.items()}, ("guarded",))
     assert rows[0]["gain"] == pytest.approx((100 * (2.1 / 1.9 - 1) + 0) / 2)
     assert rows[0]["half"] == pytest.approx(1.96 * 100 * (2.1 / 1.9 - 1) / 2, rel=1e-3)
 
@@ -40,11 +40,12 @@ def test_in_a_straggler_regime_what_knows_devices_gains_and_what_does_not_is_as_
 ):
     monkeypatch.setattr(regimes, "CAP", 8_192)
     regimes.case.cache_clear()
-    rows = {row["method"]: row for row in regimes.cell(LENGTHS, 2, "straggler", 10, 1)}
+    rows = {row["method"]: row for row in regimes.cell(LENGTHS, 2, "straggler", 10, ["knowing"])}
+    assert "guarded" not in rows
     assert rows["all"]["gain"] >= max(rows["moves"]["gain"], rows["placed"]["gain"]) - 1
     assert rows["all"]["gain"] > 2
     assert rows["all"]["recovered"] > 0.2
-    calm = regimes.cell(LENGTHS, 2, "none", 10, 1)
+    calm = regimes.cell(LENGTHS, 2, "none", 10, ["knowing"])
     assert all(row["gain"] == 0 for row in calm if row["method"] in regimes.KNOWING)
 
 
