@@ -310,6 +310,7 @@ def knowing(
     tried("both, re-planned", moved, portfolio(with_factors(moved, factor), memory))
     fastest = min(predicted, key=lambda name: predicted[name][0])
     taken["all"] = taken.get(fastest, as_is)
+    taken.pop("both, re-planned", None)
     return taken
 
 
