@@ -188,7 +188,8 @@ def cell(path: Path, pp: int, regime: str, seeds: int, parts: Sequence[str]) -> 
         for trial, each in zip(trials, seen, strict=True):
             own.append(knowing(at, orders[base], here, trial, each, here.straggler))
     found |= {name: np.array([o[name] for o in own]) for o in own[:1] for name in o}
-    rows = rows_of(pp, regime, found, (*ORDERS, *KNOWING))
+    methods = {"orders": ORDERS, "knowing": KNOWING}
+    rows = rows_of(pp, regime, found, tuple(m for part in parts for m in methods[part]))
     if noise.straggler > 1 and own:
         lost = (found[base] - found[f"unhurt {base}"]).sum()
         for row in rows:
