@@ -17,6 +17,7 @@ Rank 0 of a run has one `Corrections`, each trial of a simulation one. Does not 
 Source: ours; Conductor's abstract only says that the schedule adapts while a run goes on.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -214,8 +215,7 @@ def asked_for(header: RunHeader) -> bool:
     """Whether a run may change anything of its plan; refuse to change what cannot be.
 
     Raises:
-        InputError: Forwards of the plan run at the same time as backwards, or the policy is asked
-            for several chunks a stage.
+        InputError: Forwards of the plan run at the same time as backwards.
     """
     asked = header.correction != "none" or header.migration or header.replays is not None
     chunks = len(header.plan.layers[0])
@@ -225,10 +225,12 @@ def asked_for(header: RunHeader) -> bool:
             " is not corrected",
             "leave --correction and --migration out",
         )
-    if header.correction == "policy" and chunks > 1:
-        raise InputError(
-            f"--correction policy orders one chunk a stage, the plan has {chunks}",
-            "use --correction portfolio",
+    if (
+        header.correction == "policy" and chunks > 1 and "RANK" not in os.environ
+    ):  # not again in each worker
+        console.note(
+            f"note: --correction policy orders one chunk a stage, the plan has {chunks}: the"
+            " portfolio orders them"
         )
     return asked
 
@@ -247,7 +249,8 @@ def decide_by(
             if options.live_limit_tokens is None:
                 most = memory.most(batch.schedule, slots.op_s.shape[2])
                 memory = replace(memory, limit=most)
-            return PLANNED[correction](slots, memory)
+            several = correction == "policy" and slots.op_s.shape[2] > 1
+            return PLANNED["portfolio" if several else correction](slots, memory)
 
         found = decide(
             cost,
