@@ -225,9 +225,8 @@ def asked_for(header: RunHeader) -> bool:
             " is not corrected",
             "leave --correction and --migration out",
         )
-    if (
-        header.correction == "policy" and chunks > 1 and "RANK" not in os.environ
-    ):  # not again in each worker
+    is_worker = "RANK" in os.environ  # whose command has said it
+    if header.correction == "policy" and chunks > 1 and not is_worker:
         console.note(
             f"note: --correction policy orders one chunk a stage, the plan has {chunks}: the"
             " portfolio orders them"
