@@ -14,10 +14,10 @@ from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.compiled import compiled_in_place
 from hydraplan.planner.pipeline.portfolio import orders_of
 from hydraplan.planner.policy.env import Env, empty_env
-from hydraplan.planner.policy.episode import NOBODY, NUM_ACTIONS, WAIT, State, go_on, put, start
-from hydraplan.planner.policy.features import NUM_FEATURES, fill_features
+from hydraplan.planner.policy.episode import NOBODY, WAIT, State, go_on, put, start
+from hydraplan.planner.policy.features import fill_features
 from hydraplan.planner.policy.gradient import Batch
-from hydraplan.planner.policy.rollout import Trace, new_trace
+from hydraplan.planner.policy.rollout import Trace, keep_choice, new_trace
 from hydraplan.planner.policy.scored import Scenarios, scored_s
 from hydraplan.planner.policy.template import template_kind
 from hydraplan.planner.policy.world import Instance, World
@@ -90,11 +90,7 @@ def _follow(
                 action = WAIT if mask[WAIT] else int(mask.argmax())
             if row < room:
                 fill_features(world, state, n, seen)
-                for i in range(NUM_FEATURES):
-                    trace.features[row, i] = seen[i]
-                for a in range(NUM_ACTIONS):
-                    trace.masks[row, a] = mask[a]
-                trace.actions[row] = action
+                keep_choice(trace, row, seen, mask, action)
             put(world, state, n, action)
             row += 1
         seen[:] = 0.0

@@ -37,7 +37,7 @@ _DAMAGED = (
     KeyError,
     EOFError,
     zipfile.BadZipFile,
-    NotImplementedError,
+    NotImplementedError,  # what zipfile says of a compression that it does not know
 )
 
 

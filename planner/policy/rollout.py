@@ -86,6 +86,18 @@ def play(weights: Weights, env: Env, seeds: IntArray, trace: Trace) -> int:
 
 
 @compiled_in_place
+def keep_choice(
+    trace: Trace, row: int, features: FloatArray, mask: NDArray[np.bool_], action: int
+) -> None:
+    """Put what was seen, legal and done into a row of the trace."""
+    for i in range(NUM_FEATURES):
+        trace.features[row, i] = features[i]
+    for a in range(NUM_ACTIONS):
+        trace.masks[row, a] = mask[a]
+    trace.actions[row] = action
+
+
+@compiled_in_place
 def _play(
     weights: Weights,
     world: World,
@@ -110,11 +122,7 @@ def _play(
             fill_logits(weights, seen, mask, hidden, logits)
             action = chosen(logits, seeds[n], row - trace.first[n])
             if row < room:
-                for i in range(NUM_FEATURES):
-                    trace.features[row, i] = seen[i]
-                for a in range(NUM_ACTIONS):
-                    trace.masks[row, a] = mask[a]
-                trace.actions[row] = action
+                keep_choice(trace, row, seen, mask, action)
                 trace.log_prob[row] = _log_prob(logits, action)
             put(world, state, n, action)
             row += 1
