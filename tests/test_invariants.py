@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hydraplan.files.lengths import Lengths
 from hydraplan.invariants import FOUNDATIONS, RULES, check_plan, follows
 from hydraplan.model import BatchPlan, Op
+from hydraplan.planheader import PlanHeader
 from hydraplan.planner.figures import check_figures
 from hydraplan.planner.placement import hydra
 from hydraplan.planner.plan import plan
@@ -17,12 +19,25 @@ from tests.planner.cases import long_tailed, options, profile
 from tests.plans import batch_plan, batch_rows, plan_header, tiny_model
 
 VALUES = np.concatenate([long_tailed(40, 7), [0, 200_000]])
-HEADER, _BATCHES = plan(Lengths("t", "sequences", VALUES), profile(), options(), 1)
-with pytest.MonkeyPatch.context() as _patch:
-    _patch.setattr(hydra, "one_degree_candidate", lambda _: None)  # it would win
-    BATCH = next(iter(_BATCHES))
-WIDEST = int(BATCH.sequences.degree.argmax())
-PAIR = int(np.flatnonzero(BATCH.sequences.degree == 2)[0])
+WIDEST, PAIR = 7, 1  # rows of the plan below: of the largest degree, and of degree 2
+
+
+@cache
+def made() -> tuple[PlanHeader, BatchPlan]:
+    header, batches = plan(Lengths("t", "sequences", VALUES), profile(), options(), 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hydra, "one_degree_candidate", lambda _: None)  # it would win
+        return header, next(iter(batches))
+
+
+@pytest.fixture
+def header() -> PlanHeader:
+    return made()[0]
+
+
+@pytest.fixture
+def batch() -> BatchPlan:
+    return made()[1]
 
 
 def column(name: str, row: int, value: float | str) -> Callable[[BatchPlan], BatchPlan]:
@@ -49,16 +64,23 @@ def ops(stage: int, change: Callable[[list[Op]], list[Op]]) -> Callable[[BatchPl
 
 
 @pytest.mark.parametrize("name", sorted(FOUNDATIONS))
-def test_a_plan_that_does_not_promise_the_foundations_is_never_valid(name: str) -> None:
-    fewer = HEADER.model_copy(update={"invariants": tuple(set(HEADER.invariants) - {name})})
+def test_a_plan_that_does_not_promise_the_foundations_is_never_valid(
+    header: PlanHeader, batch: BatchPlan, name: str
+) -> None:
+    fewer = header.model_copy(update={"invariants": tuple(set(header.invariants) - {name})})
     said = f"the plan does not promise {name}, which everything rests on"
-    assert check_plan(fewer, BATCH) == [said]
+    assert check_plan(fewer, batch) == [said]
 
 
-def test_the_plan_itself_is_valid() -> None:
-    assert BATCH.sequences.degree[WIDEST] > 1
-    assert check_plan(HEADER, BATCH) == []
-    assert set(HEADER.invariants) > FOUNDATIONS
+def test_the_plan_itself_is_valid_and_its_figures_are_those_the_check_computes(
+    header: PlanHeader, batch: BatchPlan
+) -> None:
+    degree = batch.sequences.degree
+    assert degree[WIDEST] == degree.max() > degree[PAIR] == 2
+    assert batch.num_microbatches == 5
+    assert check_plan(header, batch) == []
+    assert check_figures(header, batch) == []
+    assert set(header.invariants) > FOUNDATIONS
 
 
 @pytest.mark.parametrize(
@@ -83,7 +105,7 @@ def test_the_plan_itself_is_valid() -> None:
             column("first_rank", WIDEST, (1 << 63) - 1),
             "ranks 9223372036854775807..9223372036854775",
         ),
-        (column("microbatch", WIDEST, 10**6), f"microbatch 1000000 of {BATCH.num_microbatches}"),
+        (column("microbatch", WIDEST, 10**6), "microbatch 1000000 of 5"),
         (column("microbatch", WIDEST, -1), "microbatch -1 of"),
         (column("rank_tokens_max", 0, 1), "rank_tokens_max 1, its layout gives"),
         (column("order", 0, 77), "has order 77"),
@@ -105,16 +127,18 @@ def test_the_plan_itself_is_valid() -> None:
         (ops(0, lambda o: [*o, Op("F", 0, 5)]), "does not exist"),
     ],
 )
-def test_damage_is_noticed_and_named(damage: Callable[[BatchPlan], BatchPlan], said: str) -> None:
-    broken = check_plan(HEADER, damage(BATCH))
+def test_damage_is_noticed_and_named(
+    header: PlanHeader, batch: BatchPlan, damage: Callable[[BatchPlan], BatchPlan], said: str
+) -> None:
+    broken = check_plan(header, damage(batch))
     assert any(said in text for text in broken), broken
     assert all(text.startswith("batch 0: ") for text in broken)
 
 
-def test_a_slot_over_the_cap_is_named_with_its_rows() -> None:
-    s = BATCH.sequences
+def test_a_slot_over_the_cap_is_named_with_its_rows(header: PlanHeader, batch: BatchPlan) -> None:
+    s = batch.sequences
     everything_in_one = replace(s, microbatch=np.where(s.degree > 0, 0, -1))
-    broken = check_plan(HEADER, replace(BATCH, sequences=everything_in_one))
+    broken = check_plan(header, replace(batch, sequences=everything_in_one))
     assert any("microbatch 0, lane 0 holds" in text and "cap is 4096" in text for text in broken)
 
 
@@ -270,93 +294,107 @@ def test_a_whole_pool_is_a_legal_degree_whatever_its_size(ranks: int, degree: in
     assert "degree 3 as ulysses 1 x ring 3 is not legal" in said_of([Place(9, 0, 1, 3)], (), 12)[0]
 
 
-def test_a_promise_this_version_does_not_know_is_not_passed_over() -> None:
-    header = HEADER.model_copy(update={"invariants": (*HEADER.invariants, "deadlock-free")})
-    assert "deadlock-free" in check_plan(header, BATCH)[0]
+def test_a_promise_this_version_does_not_know_is_not_passed_over(
+    header: PlanHeader, batch: BatchPlan
+) -> None:
+    header = header.model_copy(update={"invariants": (*header.invariants, "deadlock-free")})
+    assert "deadlock-free" in check_plan(header, batch)[0]
 
 
-def test_a_plan_that_promises_less_is_still_checked_for_what_it_promises() -> None:
-    header = HEADER.model_copy(update={"invariants": tuple(FOUNDATIONS)})
-    assert check_plan(header, column("order", 0, 77)(BATCH)) == []
+def test_a_plan_that_promises_less_is_still_checked_for_what_it_promises(
+    header: PlanHeader, batch: BatchPlan
+) -> None:
+    header = header.model_copy(update={"invariants": tuple(FOUNDATIONS)})
+    assert check_plan(header, column("order", 0, 77)(batch)) == []
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"figures": BATCH.figures | {"iteration_s": 0.001}}, "iteration_s is stored as 0.001"),
+        (lambda b: {"figures": b.figures | {"iteration_s": 0.001}}, "iteration_s is stored as"),
         (
-            {"figures": BATCH.figures | {"fill_bubble": float("nan")}},
+            lambda batch: {"figures": batch.figures | {"fill_bubble": float("nan")}},
             "fill_bubble is stored as nan",
         ),
-        ({"search": replace(BATCH.search, window_min=-77)}, "window_min is stored as -77"),
-        ({"strategy": "bogus"}, "strategy is 'bogus', not hydra"),
-        ({"winner": "aliens"}, "winner is 'aliens', not load-driven or memory"),
-        ({"pipeline": "zb"}, "pipeline is 'zb', not 1f1b"),
-        ({"microbatch_order": "best"}, "microbatch_order is 'best'"),
         (
-            {"predicted_end_s": tuple(e * 2 for e in BATCH.predicted_end_s)},
+            lambda batch: {"search": replace(batch.search, window_min=-77)},
+            "window_min is stored as -77",
+        ),
+        (lambda _: {"strategy": "bogus"}, "strategy is 'bogus', not hydra"),
+        (lambda _: {"winner": "aliens"}, "winner is 'aliens', not load-driven or memory"),
+        (lambda _: {"pipeline": "zb"}, "pipeline is 'zb', not 1f1b"),
+        (lambda _: {"microbatch_order": "best"}, "microbatch_order is 'best'"),
+        (
+            lambda batch: {"predicted_end_s": tuple(e * 2 for e in batch.predicted_end_s)},
             "predicted_end_s of stage 0 is not when its ops end",
         ),
         (
-            {"sequences": replace(BATCH.sequences, predicted_s=BATCH.sequences.predicted_s + 1)},
+            lambda batch: {
+                "sequences": replace(batch.sequences, predicted_s=batch.sequences.predicted_s + 1)
+            },
             "predicted_s of some sequence",
         ),
         (
-            {"schedule": (tuple(reversed(BATCH.schedule[0])), BATCH.schedule[1])},
+            lambda batch: {"schedule": (tuple(reversed(batch.schedule[0])), batch.schedule[1])},
             "ops wait for each other in a circle",
         ),
     ],
 )
 def test_what_a_plan_says_of_itself_is_computed_again(
-    changed: dict[str, object], said: str
+    header: PlanHeader,
+    batch: BatchPlan,
+    changed: Callable[[BatchPlan], dict[str, object]],
+    said: str,
 ) -> None:
-    found = check_figures(HEADER, replace(BATCH, **changed))
+    found = check_figures(header, replace(batch, **changed(batch)))
     assert any(said in text for text in found), found
 
 
-def test_what_the_planner_says_is_what_the_check_computes() -> None:
-    assert check_figures(HEADER, BATCH) == []
-
-
-def test_rows_lost_or_doubled_between_batches_are_noticed() -> None:
-    rows = len(BATCH.sequences)
-    asked = HEADER.options.model_copy(update={"batch_sequences": rows})
-    two = HEADER.model_copy(update={"num_batches": 2, "options": asked})
-    assert follows(two, BATCH, 0) == []
-    assert follows(two, BATCH, 5) == ["batch 0 begins with sequence 0, not 5"]
+def test_rows_lost_or_doubled_between_batches_are_noticed(
+    header: PlanHeader, batch: BatchPlan
+) -> None:
+    rows = len(batch.sequences)
+    asked = header.options.model_copy(update={"batch_sequences": rows})
+    two = header.model_copy(update={"num_batches": 2, "options": asked})
+    assert follows(two, batch, 0) == []
+    assert follows(two, batch, 5) == ["batch 0 begins with sequence 0, not 5"]
     more = two.model_copy(update={"options": asked.model_copy(update={"batch_sequences": 3})})
-    assert follows(more, BATCH, 0) == [f"batch 0 holds {rows} rows, --batch-sequences asks for 3"]
+    assert follows(more, batch, 0) == [f"batch 0 holds {rows} rows, --batch-sequences asks for 3"]
     fewer = asked.model_copy(update={"batch_sequences": rows + 1})
-    assert len(follows(two.model_copy(update={"options": fewer}), BATCH, 0)) == 1
+    assert len(follows(two.model_copy(update={"options": fewer}), batch, 0)) == 1
     last = two.model_copy(update={"options": fewer, "num_batches": 1})
-    assert follows(last, BATCH, 0) == []
+    assert follows(last, batch, 0) == []
 
 
-def test_a_batch_of_more_tokens_than_were_asked_for_is_noticed() -> None:
-    held = int(BATCH.sequences.length_tokens.sum())
+def test_a_batch_of_more_tokens_than_were_asked_for_is_noticed(
+    header: PlanHeader, batch: BatchPlan
+) -> None:
+    held = int(batch.sequences.length_tokens.sum())
     for most, found in (
         (held, []),
         (held - 1, [f"batch 0 holds {held} tokens, --batch-tokens asks for at most {held - 1}"]),
     ):
-        asked = HEADER.options.model_copy(update={"batch_sequences": None, "batch_tokens": most})
-        assert follows(HEADER.model_copy(update={"options": asked}), BATCH, 0) == found
+        asked = header.options.model_copy(update={"batch_sequences": None, "batch_tokens": most})
+        assert follows(header.model_copy(update={"options": asked}), batch, 0) == found
 
 
-def test_a_strategy_must_promise_all_it_always_does() -> None:
-    less = HEADER.model_copy(
-        update={"invariants": tuple(n for n in HEADER.invariants if n != "cap")}
-    )
-    assert "the plan does not promise cap" in " ".join(check_figures(less, BATCH))
+def test_a_strategy_must_promise_all_it_always_does(header: PlanHeader, batch: BatchPlan) -> None:
+    less = tuple(name for name in header.invariants if name != "cap")
+    found = check_figures(header.model_copy(update={"invariants": less}), batch)
+    assert "the plan does not promise cap" in " ".join(found)
 
 
-def test_a_number_of_microbatches_that_was_not_asked_for_is_noticed() -> None:
-    asked = HEADER.options.model_copy(update={"microbatches": 99})
-    found = check_figures(HEADER.model_copy(update={"options": asked}), BATCH)
+def test_a_number_of_microbatches_that_was_not_asked_for_is_noticed(
+    header: PlanHeader, batch: BatchPlan
+) -> None:
+    asked = header.options.model_copy(update={"microbatches": 99})
+    found = check_figures(header.model_copy(update={"options": asked}), batch)
     assert any("--microbatches asks 99" in text for text in found)
 
 
-def test_a_faster_memory_sized_candidate_is_not_believed() -> None:
-    search = replace(BATCH.search, memory_s=0.99 * BATCH.figures["iteration_s"])
-    assert any(
-        "faster than" in text for text in check_figures(HEADER, replace(BATCH, search=search))
-    )
+def test_a_faster_memory_sized_candidate_is_not_believed(
+    header: PlanHeader, batch: BatchPlan
+) -> None:
+    search = replace(batch.search, memory_s=0.99 * batch.figures["iteration_s"])
+    found = check_figures(header, replace(batch, search=search))
+    assert any("faster than" in text for text in found)

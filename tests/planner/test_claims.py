@@ -1,7 +1,10 @@
 """Each claim of a search that cannot be is noticed, and nothing that a strategy does say."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from math import nan
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from tests.planner.cases import long_tailed, options, profile
 VALUES = np.concatenate([long_tailed(40, 7), [0, 200_000]])
 
 
+@cache
 def made(one_degree: bool = False, **changes: object) -> tuple[PlanHeader, BatchPlan]:
     """A plan; one with a single degree wins here, unless it is left out."""
     asked = options(**changes)
@@ -30,25 +34,47 @@ def made(one_degree: bool = False, **changes: object) -> tuple[PlanHeader, Batch
         return header, next(iter(batches))
 
 
-ONE_DEGREE = made(one_degree=True)[1]
-HEADER, LOAD_DRIVEN = made()
-_, BASELINE = made(strategy="memory-ffd", microbatch_order="as-built")
-TIME_S = LOAD_DRIVEN.figures["iteration_s"]
-MEMORY = replace(
-    LOAD_DRIVEN,
-    winner="memory",
-    search=replace(
-        LOAD_DRIVEN.search, load_target_s=nan, theta=nan, eta=nan, slack=nan, memory_s=TIME_S,
-        load_driven_s=2 * TIME_S, fastest_load_driven_s=1.5 * TIME_S,
-    ),
-)  # fmt: skip
-EXACT = replace(
-    LOAD_DRIVEN,
-    strategy="exact",
-    search=replace(
-        LOAD_DRIVEN.search, load_target_s=nan, theta=nan, eta=nan, slack=nan, memory_s=0.9 * TIME_S
-    ),
-)
+def one_degree() -> BatchPlan:
+    return made(one_degree=True)[1]
+
+
+def load_driven() -> BatchPlan:
+    return made()[1]
+
+
+def baseline() -> BatchPlan:
+    return made(strategy="memory-ffd", microbatch_order="as-built")[1]
+
+
+def memory() -> BatchPlan:
+    batch = load_driven()
+    time_s = batch.figures["iteration_s"]
+    return replace(
+        batch,
+        winner="memory",
+        search=replace(
+            batch.search, load_target_s=nan, theta=nan, eta=nan, slack=nan, memory_s=time_s,
+            load_driven_s=2 * time_s, fastest_load_driven_s=1.5 * time_s,
+        ),
+    )  # fmt: skip
+
+
+def exact() -> BatchPlan:
+    batch = load_driven()
+    memory_s = 0.9 * batch.figures["iteration_s"]
+    return replace(
+        batch,
+        strategy="exact",
+        search=replace(
+            batch.search, load_target_s=nan, theta=nan, eta=nan, slack=nan, memory_s=memory_s
+        ),
+    )
+
+
+class Share(NamedTuple):
+    """A time, in shares of the plan's own."""
+
+    of_time: float
 
 
 def said(batch: BatchPlan, shape: str = "even", **changes: float) -> str:
@@ -58,25 +84,25 @@ def said(batch: BatchPlan, shape: str = "even", **changes: float) -> str:
     return "; ".join(search_claims(options(**asked), tampered, batch.figures))
 
 
-@pytest.mark.parametrize("batch", [LOAD_DRIVEN, BASELINE, MEMORY, EXACT, ONE_DEGREE])
-def test_what_a_strategy_can_say_is_believed(batch: BatchPlan) -> None:
-    assert said(batch) == ""
+@pytest.mark.parametrize("batch", [load_driven, baseline, memory, exact, one_degree])
+def test_what_a_strategy_can_say_is_believed(batch: Callable[[], BatchPlan]) -> None:
+    assert said(batch()) == ""
 
 
 def test_a_plan_with_one_degree_has_no_point_and_is_no_slower_than_other_candidates() -> None:
-    assert ONE_DEGREE.winner == "one-degree"
-    time_s = ONE_DEGREE.figures["iteration_s"]
+    assert one_degree().winner == "one-degree"
+    time_s = one_degree().figures["iteration_s"]
     assert "a one-degree plan was found at eta, theta, not at none" in said(
-        ONE_DEGREE, theta=0.5, eta=0.1
+        one_degree(), theta=0.5, eta=0.1
     )
-    assert "faster than this plan's" in said(ONE_DEGREE, memory_s=0.99 * time_s)
+    assert "faster than this plan's" in said(one_degree(), memory_s=0.99 * time_s)
     faster = {"fastest_load_driven_s": 0.99 * time_s}
-    assert "faster than the one-degree plan that won" in said(ONE_DEGREE, **faster)
-    assert "no slower than the one-degree plan that won" in said(ONE_DEGREE, memory_s=time_s)
-    unlike = replace(LOAD_DRIVEN, winner="one-degree")
+    assert "faster than the one-degree plan that won" in said(one_degree(), **faster)
+    assert "no slower than the one-degree plan that won" in said(one_degree(), memory_s=time_s)
+    unlike = replace(load_driven(), winner="one-degree")
     assert "winner is one-degree, the plan has degrees 1, 2" in said(unlike)
     asked = options(reorder="window:3")
-    claims = list(search_claims(asked, ONE_DEGREE, ONE_DEGREE.figures))
+    claims = list(search_claims(asked, one_degree(), one_degree().figures))
     assert "winner is one-degree, which is not tried with --reorder window:3" in claims
 
 
@@ -91,72 +117,74 @@ def test_the_limit_of_a_tight_filling_is_one_of_lanes_of_mean_speed() -> None:
 @pytest.mark.parametrize(
     ("batch", "changes", "sentence"),
     [
-        (BASELINE, {"num_candidates": 0}, "num_rejected is 0 of num_candidates 0"),
-        (BASELINE, {"num_candidates": 5}, "num_candidates is 5, memory-ffd tries at most 4"),
-        (LOAD_DRIVEN, {"num_candidates": 9**9}, f"hydra tries at most {MOST_CANDIDATES}"),
-        (LOAD_DRIVEN, {"num_rejected": 999}, "num_rejected is 999 of num_candidates"),
-        (LOAD_DRIVEN, {"num_rejected": -1}, "num_rejected is -1 of num_candidates"),
+        (baseline, {"num_candidates": 0}, "num_rejected is 0 of num_candidates 0"),
+        (baseline, {"num_candidates": 5}, "num_candidates is 5, memory-ffd tries at most 4"),
+        (load_driven, {"num_candidates": 9**9}, f"hydra tries at most {MOST_CANDIDATES}"),
+        (load_driven, {"num_rejected": 999}, "num_rejected is 999 of num_candidates"),
+        (load_driven, {"num_rejected": -1}, "num_rejected is -1 of num_candidates"),
         (
-            BASELINE,
+            baseline,
             {"load_target_s": -1.0},
             "load_target_s is -1, but strategy memory-ffd does not search",
         ),
-        (BASELINE, {"memory_s": 9.0}, "memory_s is 9, but strategy memory-ffd does not search"),
-        (BASELINE, {"eta": 0.03}, "eta is 0.03, but strategy memory-ffd does not search"),
-        (LOAD_DRIVEN, {"load_target_s": -1.0}, "load_target_s is -1, it lies between"),
-        (LOAD_DRIVEN, {"load_target_s": np.inf}, "load_target_s is inf, it lies between"),
-        (LOAD_DRIVEN, {"theta": 0.0, "eta": 0.1, "slack": nan}, "theta is 0, it lies between"),
-        (LOAD_DRIVEN, {"theta": 1.5, "eta": 0.1, "slack": nan}, "theta is 1.5, it lies between"),
-        (LOAD_DRIVEN, {"theta": 0.5, "eta": -0.1, "slack": nan}, "eta is -0.1, it lies between"),
+        (baseline, {"memory_s": 9.0}, "memory_s is 9, but strategy memory-ffd does not search"),
+        (baseline, {"eta": 0.03}, "eta is 0.03, but strategy memory-ffd does not search"),
+        (load_driven, {"load_target_s": -1.0}, "load_target_s is -1, it lies between"),
+        (load_driven, {"load_target_s": np.inf}, "load_target_s is inf, it lies between"),
+        (load_driven, {"theta": 0.0, "eta": 0.1, "slack": nan}, "theta is 0, it lies between"),
+        (load_driven, {"theta": 1.5, "eta": 0.1, "slack": nan}, "theta is 1.5, it lies between"),
+        (load_driven, {"theta": 0.5, "eta": -0.1, "slack": nan}, "eta is -0.1, it lies between"),
         (
-            LOAD_DRIVEN,
+            load_driven,
             {"theta": nan, "eta": nan, "slack": -1.5},
             "slack is -1.5, it lies between -1 and",
         ),
-        (LOAD_DRIVEN, {"load_driven_s": 1e-6}, "load_driven_s is 1e-06, it lies between"),
-        (LOAD_DRIVEN, {"fastest_load_driven_s": 0.0}, "fastest_load_driven_s is 0, it lies"),
-        (LOAD_DRIVEN, {"load_driven_s": np.inf}, "load_driven_s is inf, it lies between"),
-        (LOAD_DRIVEN, {"memory_s": 1e-6}, "memory_s is 1e-06, it lies between"),
-        (LOAD_DRIVEN, {"load_driven_slot_imbalance": 0.9}, "imbalance is 0.9, it lies between 1"),
-        (LOAD_DRIVEN, {"theta": 0.5, "eta": 0.1, "slack": 0.1}, "a load-driven plan was found at"),
-        (LOAD_DRIVEN, {"theta": 0.5, "eta": nan, "slack": nan}, "a load-driven plan was found at"),
-        (LOAD_DRIVEN, {"load_target_s": nan}, "a load-driven plan was found at"),
-        (EXACT, {"slack": 0.1}, "a load-driven plan was found at slack, not at"),
-        (MEMORY, {"load_target_s": 1.0}, "a memory plan was found at load_target_s, not at none"),
-        (LOAD_DRIVEN, {"load_driven_slot_imbalance": nan}, "without the rest of load_driven_s"),
+        (load_driven, {"load_driven_s": 1e-6}, "load_driven_s is 1e-06, it lies between"),
+        (load_driven, {"fastest_load_driven_s": 0.0}, "fastest_load_driven_s is 0, it lies"),
+        (load_driven, {"load_driven_s": np.inf}, "load_driven_s is inf, it lies between"),
+        (load_driven, {"memory_s": 1e-6}, "memory_s is 1e-06, it lies between"),
+        (load_driven, {"load_driven_slot_imbalance": 0.9}, "imbalance is 0.9, it lies between 1"),
+        (load_driven, {"theta": 0.5, "eta": 0.1, "slack": 0.1}, "a load-driven plan was found at"),
+        (load_driven, {"theta": 0.5, "eta": nan, "slack": nan}, "a load-driven plan was found at"),
+        (load_driven, {"load_target_s": nan}, "a load-driven plan was found at"),
+        (exact, {"slack": 0.1}, "a load-driven plan was found at slack, not at"),
+        (memory, {"load_target_s": 1.0}, "a memory plan was found at load_target_s, not at none"),
+        (load_driven, {"load_driven_slot_imbalance": nan}, "without the rest of load_driven_s"),
         (
-            LOAD_DRIVEN,
+            load_driven,
             dict.fromkeys(
                 ("load_driven_s", "load_driven_slot_imbalance", "fastest_load_driven_s"), nan
             ),
             "a load-driven plan won, but load_driven_s is nan",
         ),
-        (MEMORY, {"fastest_load_driven_s": 3 * TIME_S}, "slower than load_driven_s"),
-        (LOAD_DRIVEN, {"memory_s": TIME_S * 0.99}, "faster than this plan's"),
-        (LOAD_DRIVEN, {"num_candidates": 1}, "num_candidates 1, but a load-driven and"),
-        (LOAD_DRIVEN, {"memory_s": nan, "num_rejected": 0}, "memory_s is nan, but num_rejected"),
+        (memory, {"fastest_load_driven_s": Share(3)}, "slower than load_driven_s"),
+        (load_driven, {"memory_s": Share(0.99)}, "faster than this plan's"),
+        (load_driven, {"num_candidates": 1}, "num_candidates 1, but a load-driven and"),
+        (load_driven, {"memory_s": nan, "num_rejected": 0}, "memory_s is nan, but num_rejected"),
         (
-            LOAD_DRIVEN,
-            {"load_driven_s": 3 * TIME_S, "fastest_load_driven_s": 2 * TIME_S},
+            load_driven,
+            {"load_driven_s": Share(3), "fastest_load_driven_s": Share(2)},
             "slower than this load-driven plan",
         ),
-        (LOAD_DRIVEN, {"load_driven_slot_imbalance": 1.5}, "load_driven_slot_imbalance is 1.5"),
-        (MEMORY, {"memory_s": 2 * TIME_S}, "the memory plan that won has"),
-        (MEMORY, {"memory_s": nan}, "memory_s is nan, the memory plan that won has"),
-        (MEMORY, {"fastest_load_driven_s": TIME_S * 0.99}, "faster than the memory plan that won"),
+        (load_driven, {"load_driven_slot_imbalance": 1.5}, "load_driven_slot_imbalance is 1.5"),
+        (memory, {"memory_s": Share(2)}, "the memory plan that won has"),
+        (memory, {"memory_s": nan}, "memory_s is nan, the memory plan that won has"),
+        (memory, {"fastest_load_driven_s": Share(0.99)}, "faster than the memory plan that won"),
     ],
 )
 def test_a_claim_that_cannot_be_is_named(
-    batch: BatchPlan, changes: dict[str, float], sentence: str
+    batch: Callable[[], BatchPlan], changes: dict[str, float | Share], sentence: str
 ) -> None:
-    assert sentence in said(batch, **changes)
+    time_s = load_driven().figures["iteration_s"]
+    values = {n: v.of_time * time_s if isinstance(v, Share) else v for n, v in changes.items()}
+    assert sentence in said(batch(), **values)
 
 
 def test_only_tapered_microbatches_have_a_taper() -> None:
     point = {"load_target_s": 1.0, "theta": nan, "eta": nan, "slack": 0.1, "taper": 0.5}
-    assert said(LOAD_DRIVEN, "tapered", **point) == ""
-    assert "load_target_s, slack, taper, not at" in said(LOAD_DRIVEN, "even", **point)
-    assert "taper is 1.5, it lies" in said(LOAD_DRIVEN, "tapered", **(point | {"taper": 1.5}))
+    assert said(load_driven(), "tapered", **point) == ""
+    assert "load_target_s, slack, taper, not at" in said(load_driven(), "even", **point)
+    assert "taper is 1.5, it lies" in said(load_driven(), "tapered", **(point | {"taper": 1.5}))
     _, batch = made(microbatch_shape="tapered", pp=4)
     assert said(batch, "tapered") == ""
 
@@ -166,7 +194,7 @@ def test_winner_and_order_are_those_of_the_strategy_and_of_the_options() -> None
     assert check_figures(header, batch) == []
     (text,) = check_figures(header, replace(batch, microbatch_order="sandwich"))
     assert "microbatch_order is 'sandwich', these options leave long-first" in text
-    assert "plans of memory-ffd are memory-sized" in said(replace(BASELINE, winner="load-driven"))
+    assert "plans of memory-ffd are memory-sized" in said(replace(baseline(), winner="load-driven"))
 
 
 def test_an_order_is_that_of_the_loads_and_one_that_was_open() -> None:
@@ -220,16 +248,16 @@ def test_a_changed_header_is_held_against_the_plan() -> None:
 @pytest.mark.parametrize("name", ["zb-v", "interleaved"])
 def test_stages_of_another_schedule_end_the_check_in_words(name: str) -> None:
     """Renamed all over: what its stages have is told before anything is run on them."""
+    header, batch = made()
     for chunks in (None, 99):
-        asked = HEADER.options.model_copy(update={"pipeline": name, "chunks": chunks})
-        other = HEADER.model_copy(update={"options": asked})
-        found = "; ".join(check_figures(other, replace(LOAD_DRIVEN, pipeline=name)))
+        asked = header.options.model_copy(update={"pipeline": name, "chunks": chunks})
+        other = header.model_copy(update={"options": asked})
+        found = "; ".join(check_figures(other, replace(batch, pipeline=name)))
         assert "1 chunk on route loop" in found or "2 chunks a stage" in found, found
 
 
 def test_the_memory_sized_candidate_is_placed_and_run_again() -> None:
-    for batch in (LOAD_DRIVEN, made(reorder="none")[1]):
-        header = HEADER if batch is LOAD_DRIVEN else made(reorder="none")[0]
+    for header, batch in (made(), made(reorder="none")):
         assert check_figures(header, batch) == []
         for memory_s in (batch.search.memory_s * 1.001, 1e9):
             search = replace(batch.search, memory_s=memory_s)
@@ -238,10 +266,9 @@ def test_the_memory_sized_candidate_is_placed_and_run_again() -> None:
 
 
 def test_a_load_target_that_does_not_belong_to_its_point_is_named() -> None:
-    search = LOAD_DRIVEN.search
-    found = check_figures(
-        HEADER, replace(LOAD_DRIVEN, search=replace(search, load_target_s=2 * search.load_target_s))
-    )
+    header, batch = made()
+    search = replace(batch.search, load_target_s=2 * batch.search.load_target_s)
+    found = check_figures(header, replace(batch, search=search))
     assert any("target_error is stored as" in text for text in found)
     assert any("load_target_s is" in text and ", that of " in text for text in found)
 
@@ -249,16 +276,18 @@ def test_a_load_target_that_does_not_belong_to_its_point_is_named() -> None:
 def test_every_number_of_a_search_is_checked_in_some_way() -> None:
     numbers = [n for n, kind in Search.__annotations__.items() if kind in (int, float)]
     assert len(numbers) >= 13
+    header, batch = made()
     for name in numbers:
-        search = replace(LOAD_DRIVEN.search, **{name: -77})
-        assert check_figures(HEADER, replace(LOAD_DRIVEN, search=search)), name
+        search = replace(batch.search, **{name: -77})
+        assert check_figures(header, replace(batch, search=search)), name
 
 
 def test_the_check_of_figures_asks_for_rows_and_search() -> None:
-    assert check_figures(HEADER, LOAD_DRIVEN) == []
-    status = tuple("overlong" if s == "empty" else s for s in LOAD_DRIVEN.sequences.status)
-    rows = replace(LOAD_DRIVEN.sequences, status=status)
-    found = "; ".join(check_figures(HEADER, replace(LOAD_DRIVEN, sequences=rows)))
+    header, batch = made()
+    assert check_figures(header, batch) == []
+    status = tuple("overlong" if s == "empty" else s for s in batch.sequences.status)
+    rows = replace(batch.sequences, status=status)
+    found = "; ".join(check_figures(header, replace(batch, sequences=rows)))
     assert "sequence 40 of 0 tokens is overlong, but up to 32768 fit" in found
 
 

@@ -1,6 +1,8 @@
 """A point of the search that a plan names is believed if it can be tried and gives its target."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from math import nan
 
 import numpy as np
@@ -18,10 +20,31 @@ from hydraplan.planner.point_claims import point_claims
 from tests.planner.cases import long_tailed, mix, request_for
 
 
+@cache
+def wide() -> Request:
+    """A request whose window is open."""
+    return request_for(mix("32K", 400, 1), ranks=16, pp=2)
+
+
+@cache
+def empty() -> Request:
+    """A request whose window is empty."""
+    return request_for(np.append(np.full(300, 60), 60_000), ranks=16, pp=2)
+
+
+def in_place() -> Request:
+    return replace(wide(), reorder="none")
+
+
+@cache
+def searched() -> Search:
+    return place_hydra(wide()).search
+
+
 def at(request: Request, count: int, **point: float) -> Search:
     """A search that says it ended at this point, with the target that belongs to it."""
     plain = dict.fromkeys(("theta", "eta", "slack", "taper", "load_target_s"), nan)
-    found = replace(place_hydra(request).search, **(plain | point))  # type: ignore[arg-type]
+    found = replace(searched(), **(plain | point))  # type: ignore[arg-type]
     target_s = stated_target_s(request, point_again(request, found, count))
     return replace(found, load_target_s=target_s)
 
@@ -79,36 +102,32 @@ def test_a_tapered_plan_has_the_target_of_its_shape() -> None:
         assert "these options leave no room for one" in said(closed, search, count)
 
 
-OPEN = request_for(mix("32K", 400, 1), ranks=16, pp=2)
-EMPTY = request_for(np.append(np.full(300, 60), 60_000), ranks=16, pp=2)
-
-
 def test_windows_are_as_the_tests_need_them() -> None:
-    assert not OPEN.window.is_empty
-    assert EMPTY.window.is_empty
-    assert not is_small(OPEN, 1)
+    assert not wide().window.is_empty
+    assert empty().window.is_empty
+    assert not is_small(wide(), 1)
 
 
 @pytest.mark.parametrize(
-    ("request_", "point", "sentence"),
+    ("asked", "point", "sentence"),
     [
-        (OPEN, {"theta": 0.5, "eta": 0.1}, ""),
-        (OPEN, {"theta": 0.0625, "eta": 0.3}, ""),
-        (OPEN, {"theta": 0.5, "eta": 0.3}, "theta is 0.5 with eta 0.3, not 0.5/0.25/0.125 with"),
-        (OPEN, {"theta": 0.3, "eta": 0.1}, "0.03/0.05/0.1 or 0.25/0.125/0.0625 with 0.1/0.3"),
-        (EMPTY, {"theta": 0.25, "eta": 0.1}, ""),
-        (EMPTY, {"theta": 0.0625, "eta": 0.1}, "not 0.5/0.25/0.125 with 0.03/0.05/0.1"),
-        (OPEN, {"slack": 0.07}, ""),
-        (OPEN, {"slack": 0.055}, ""),
-        (OPEN, {"slack": 0.06}, "slack is 0.06, a batch of this size takes 0.02/0.04/0.07/0.1"),
-        (EMPTY, {"slack": 0.055}, "slack is 0.055, a batch of this size takes 0.02/0.04/0.07/0.1"),
-        (replace(OPEN, reorder="none"), {"slack": 0.07}, "--reorder none fills to no limit"),
+        (wide, {"theta": 0.5, "eta": 0.1}, ""),
+        (wide, {"theta": 0.0625, "eta": 0.3}, ""),
+        (wide, {"theta": 0.5, "eta": 0.3}, "theta is 0.5 with eta 0.3, not 0.5/0.25/0.125 with"),
+        (wide, {"theta": 0.3, "eta": 0.1}, "0.03/0.05/0.1 or 0.25/0.125/0.0625 with 0.1/0.3"),
+        (empty, {"theta": 0.25, "eta": 0.1}, ""),
+        (empty, {"theta": 0.0625, "eta": 0.1}, "not 0.5/0.25/0.125 with 0.03/0.05/0.1"),
+        (wide, {"slack": 0.07}, ""),
+        (wide, {"slack": 0.055}, ""),
+        (wide, {"slack": 0.06}, "slack is 0.06, a batch of this size takes 0.02/0.04/0.07/0.1"),
+        (empty, {"slack": 0.055}, "slack is 0.055, a batch of this size takes 0.02/0.04/0.07/0.1"),
+        (in_place, {"slack": 0.07}, "--reorder none fills to no limit"),
     ],
 )
 def test_only_values_that_are_tried_are_believed(
-    request_: Request, point: dict[str, float], sentence: str
+    asked: Callable[[], Request], point: dict[str, float], sentence: str
 ) -> None:
-    found = said(request_, at(request_, 30, **point), 30)
+    found = said(asked(), at(asked(), 30, **point), 30)
     assert found == "" if not sentence else sentence in found
 
 
@@ -128,16 +147,16 @@ def test_a_small_batch_may_have_any_slack_that_its_slots_keep_to() -> None:
 
 @pytest.mark.parametrize("factor", [0.9, 1.3, 1 + 1e-6, 1e-9, 1e9])
 def test_a_target_of_no_number_of_microbatches_is_named(factor: float) -> None:
-    search = at(OPEN, 30, theta=0.5, eta=0.1)
+    search = at(wide(), 30, theta=0.5, eta=0.1)
     wrong = replace(search, load_target_s=search.load_target_s * factor)
-    (text,) = point_claims(OPEN, wrong, OPEN.sequences, 30)
+    (text,) = point_claims(wide(), wrong, wide().sequences, 30)
     assert f"load_target_s is {wrong.load_target_s:.9g}, that of 30 microbatches is" in text
     assert "and no other number has it" in text
 
 
 def test_an_open_number_may_have_shrunk_or_grown_and_a_fixed_one_not() -> None:
     for count in (25, 30, 41):
-        search = at(OPEN, count, theta=0.25, eta=0.05)
-        assert said(OPEN, search, 30) == ""
-        fixed = said(replace(OPEN, microbatches=30), search, 30)
+        search = at(wide(), count, theta=0.25, eta=0.05)
+        assert said(wide(), search, 30) == ""
+        fixed = said(replace(wide(), microbatches=30), search, 30)
         assert ("that of 30 microbatches is" in fixed) == (count != 30)
