@@ -56,7 +56,9 @@ BUG = 70
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 """click's own base of usage errors; typer carries click under changing names."""
 
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+_DISK_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO,
+)  # fmt: skip
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 for _command in COMMANDS:

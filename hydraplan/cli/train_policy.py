@@ -17,14 +17,19 @@ def train_policy(
     output: Annotated[Path, typer.Option("-o", "--output", help="Policy to write, FILE.npz.")],
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of all that is drawn.")] = 0,
     steps: Annotated[
-        int, typer.Option("--steps", min=1, help="Choices to play in all.")
+        int, typer.Option("--steps", min=1, max=10**12, help="Choices to play in all.")
     ] = 20_000_000,
     group: Annotated[
-        int, typer.Option("--group", min=2, help="Episodes of a batch, compared with each other.")
+        int,
+        typer.Option(
+            "--group", min=2, max=256, help="Episodes of a batch, compared with each other."
+        ),
     ] = 16,
     clone: Annotated[
         int,
-        typer.Option("--clone", min=0, help="Batches whose best order is imitated first."),
+        typer.Option(
+            "--clone", min=0, max=5000, help="Batches whose best order is imitated first."
+        ),
     ] = 600,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the checkpoint beside the output.")
@@ -42,6 +47,7 @@ def train_policy(
     """
     from contextlib import nullcontext
 
+    from hydraplan.errors import InputError
     from hydraplan.files.eventfile import open_events, write_scalars
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.planner.compiled import WAIT, is_cold
@@ -54,7 +60,13 @@ def train_policy(
 
     refuse_existing(output, force)
     settings = Settings(seed, steps, group, cloned=clone)
-    checkpoint = output.with_name(f"{output.stem}.checkpoint.npz")
+    checkpoint = output.with_name(f"{output.name.removesuffix('.npz')}.checkpoint.npz")
+    if checkpoint.exists() and not (resume or force):
+        raise InputError(
+            f"{checkpoint} of a run that did not end exists",
+            "add --resume to go on from it, or --force to train anew",
+        )
+    refuse_existing(checkpoint, force=True)
     start, history = load_learner(settings, checkpoint) if resume else (None, [])
     if is_cold("hydraplan.planner.policy"):
         console.note(WAIT)

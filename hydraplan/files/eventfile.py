@@ -10,10 +10,11 @@ import os
 import struct
 import time
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from hydraplan.errors import InputError
+from hydraplan.files.parquet import seen_to_disk
 
 _POLYNOMIAL, _MASK = 0x82F63B78, 0xA282EAD8
 
@@ -72,7 +73,7 @@ def event(wall_s: float, step: int, values: Mapping[str, float]) -> bytes:
     return head + _field(5, b"".join(scalars))
 
 
-def open_events(folder: Path) -> BinaryIO:
+def open_events(folder: Path) -> FileIO:
     """A new event file in a folder, which is made if it is not there.
 
     Raises:
@@ -82,19 +83,29 @@ def open_events(folder: Path) -> BinaryIO:
     path = folder / f"events.out.tfevents.{now_s:.6f}.{os.getpid()}.hydraplan"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = path.open("xb")
+        file = path.open("xb", buffering=0)
     except OSError as error:
         raise InputError(
             f"--log-dir {folder} cannot be written to: {error.strerror or error}",
             "choose another folder",
         ) from None
     version = b"\x09" + struct.pack("<d", now_s) + _field(3, b"brain.Event:2")
-    file.write(record(version))
-    file.flush()
+    _put(file, version)
     return file
 
 
-def write_scalars(file: BinaryIO, step: int, values: Mapping[str, float]) -> None:
-    """Put scalars of a step into the file, at once."""
-    file.write(record(event(time.time(), step, values)))
-    file.flush()
+def write_scalars(file: FileIO, step: int, values: Mapping[str, float]) -> None:
+    """Put scalars of a step into the file, at once.
+
+    Raises:
+        RunFailed: The disk refuses them.
+    """
+    _put(file, event(time.time(), step, values))
+
+
+def _put(file: FileIO, message: bytes) -> None:
+    """Write a record; nothing is kept back, which closing the file would fail on once more."""
+    rest = record(message)
+    with seen_to_disk(Path(str(file.name))):
+        while rest:
+            rest = rest[file.write(rest) :]

@@ -7,9 +7,11 @@ figures so far. Of the same form, so equally safe to read.
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
-import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 
+from hydraplan.config import validation_text
 from hydraplan.errors import InputError
 from hydraplan.planner.policy.gradient import Moments, no_moments
 from hydraplan.planner.policy.network import Policy
@@ -18,6 +20,10 @@ from hydraplan.planner.policy.train import Learner, Settings
 
 History = list[dict[str, float]]
 _COUNTS = ("rounds", "steps", "adam_steps")
+_FIGURES = {"steps", "greedy_percent", "drawn_percent", "greedy_over_rules_percent"}
+"""What every row of a history has."""
+_COUNT = TypeAdapter(Annotated[int, Field(ge=0, le=1 << 48)])
+_HISTORY = TypeAdapter(list[dict[str, Annotated[float, Field(allow_inf_nan=False)]]])
 
 
 def save_learner(settings: Settings, learner: Learner, history: History, path: Path) -> None:
@@ -37,25 +43,30 @@ def load_learner(settings: Settings, path: Path) -> tuple[Learner, History]:
     """
     policy, more = load_with(path, ("first", "second"))
     about, weights = policy.about, policy.weights
+
+    def refuse(why: str, hint: str = "train anew, without --resume") -> InputError:
+        return InputError(f"checkpoint {path} {why}", hint)
+
     for name in (*_COUNTS, "settings", "history"):
         if name not in about:
-            raise InputError(f"checkpoint {path} has no {name}", "train anew, without --resume")
+            raise refuse(f"has no {name}")
     asked = json.dumps(asdict(settings))
     if about["settings"] != asked:
-        raise InputError(
-            f"checkpoint {path} is of a run with {about['settings']}, not {asked}",
+        raise refuse(
+            f"is of a run with {about['settings'][: 2 * len(asked)]}, not {asked}",
             "give the same options, or train anew without --resume",
         )
+    if (weights.bias_1.size, weights.bias_2.size) != (settings.hidden, settings.hidden):
+        raise refuse(f"has not {settings.hidden} hidden units a layer")
     size = len(no_moments(weights).first)
     if not all(array.shape == (size,) for array in more.values()) or more["second"].min() < 0:
-        raise InputError(
-            f"checkpoint {path}: moments are not {size} numbers each, the second not below zero",
-            "train anew, without --resume",
-        )
+        raise refuse(f"has moments that are not {size} numbers each, the second not below zero")
     try:
-        rounds, steps, adam_steps = (int(about[name]) for name in _COUNTS)
-        history = json.loads(about["history"])
-    except ValueError as error:
-        raise InputError(f"checkpoint {path}: {error}", "train anew, without --resume") from error
-    first, second = (np.require(more[name], requirements="C") for name in ("first", "second"))
-    return Learner(weights, Moments(first, second, adam_steps), rounds, steps), history
+        rounds, steps, adam_steps = (_COUNT.validate_strings(about[name]) for name in _COUNTS)
+        history = _HISTORY.validate_json(about["history"])
+    except ValidationError as error:
+        raise refuse(f"is damaged: {validation_text(error)}") from error
+    told = [row["steps"] for row in history if row.keys() >= _FIGURES]
+    if len(told) < len(history) or told[-1:] != [steps]:
+        raise refuse(f"has figures that do not lead to its {steps} choices")
+    return Learner(weights, Moments(**more, steps=adam_steps), rounds, steps), history

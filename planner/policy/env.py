@@ -19,7 +19,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, many
 from hydraplan.model import FloatArray, IntArray, Op, OpKind, Schedule
 from hydraplan.planner.compiled import compiled_in_place
 from hydraplan.planner.policy.episode import NOBODY, NUM_ACTIONS, WAIT, State, act, begin, new_state
@@ -72,8 +72,13 @@ def step(env: Env, actions: IntArray) -> None:
     """Act in every episode that has not ended, (n,); all or, if one is illegal, none.
 
     Raises:
-        InputError: An action is not legal.
+        InputError: An action is not legal, or there is not one whole number an episode.
     """
+    if actions.shape != env.state.stage.shape or actions.dtype.kind not in "iu":
+        raise InputError(
+            f"actions of {actions.dtype} and shape {actions.shape} are not one whole number for"
+            f" each of {many(len(env.masks), 'episode')}"
+        )
     n = _illegal(env.masks, env.state.stage, actions)
     if n >= 0:
         legal = ", ".join(map(str, np.flatnonzero(env.masks[n]).tolist()))

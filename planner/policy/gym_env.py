@@ -32,6 +32,7 @@ class PipelineEnv(gymnasium.Env[FloatArray, np.int64]):
     def __init__(self, draw: Callable[[np.random.Generator], Instance]) -> None:
         self._draw = draw
         self._env: env.Env | None = None
+        self._is_over = False
         self.action_space = gymnasium.spaces.Discrete(NUM_ACTIONS)
         self.observation_space = gymnasium.spaces.Box(-1.0, MOST, (NUM_FEATURES,), np.float64)
 
@@ -44,7 +45,7 @@ class PipelineEnv(gymnasium.Env[FloatArray, np.int64]):
             InputError: No stage of the batch ever has a choice.
         """
         super().reset(seed=seed)
-        self._env = env.env_of([self._draw(self.np_random)])
+        self._env, self._is_over = env.env_of([self._draw(self.np_random)]), False
         if self._env.ended[0]:
             raise InputError(
                 "a batch that leaves no stage a choice makes no episode",
@@ -53,20 +54,35 @@ class PipelineEnv(gymnasium.Env[FloatArray, np.int64]):
         return self._env.features[0].copy(), {}
 
     def step(self, action: np.int64) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
-        """Features, reward in seconds, whether all has run, whether the action was illegal."""
-        assert self._env is not None, "reset comes first"
+        """Features, reward in seconds, whether all has run, whether the action was illegal.
+
+        Raises:
+            InputError: No episode is going on, or the action is outside the space.
+        """
+        if self._env is None or self._is_over:
+            raise InputError("no episode is going on", "reset the environment first")
+        if not self.action_space.contains(action):
+            raise InputError(
+                f"action {action!r:.40} is none", f"give a whole number from 0 to {NUM_ACTIONS - 1}"
+            )
         world, features = self._env.world, self._env.features[0]
         if not self._env.masks[0, int(action)]:
+            self._is_over = True
             hops = 2 * (int(world.stages[0]) - 1)
             alone_s = world.op_s.sum() + hops * world.travel_s.sum() + world.sync_s.max()
             return features.copy(), -float(alone_s), False, True, {}
         env.step(self._env, np.array([action], np.int64))
-        ended = bool(self._env.ended[0])
+        self._is_over = ended = bool(self._env.ended[0])
         reward = -float(env.makespan_s(self._env)[0]) if ended else 0.0
         return features.copy(), reward, ended, False, {}
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Legal actions, (NUM_ACTIONS,)."""
-        assert self._env is not None, "reset comes first"
+        """Legal actions, (NUM_ACTIONS,).
+
+        Raises:
+            InputError: There was no reset.
+        """
+        if self._env is None:
+            raise InputError("no episode is going on", "reset the environment first")
         legal: NDArray[np.bool_] = self._env.masks[0].copy()
         return legal

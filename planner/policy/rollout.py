@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hydraplan.errors import InputError, many
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.compiled import compiled_in_place
 from hydraplan.planner.policy.env import Env, empty_env
@@ -60,7 +61,12 @@ def rollouts(policy: Policy, instances: Sequence[Instance], seeds: Sequence[int]
 
     Args:
         seeds: From 0 up, (instances,), or `GREEDY`.
+
+    Raises:
+        InputError: There is not one seed for each instance.
     """
+    if len(seeds) != len(instances):
+        raise InputError(f"{many(len(seeds), 'seed')} for {many(len(instances), 'batch')}")
     env = empty_env(instances)
     play(policy.weights, env, np.asarray(seeds, np.int64), new_trace(0, len(instances)))
     return env

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hydraplan.cli.app import run
-from hydraplan.planner.policy import train, validation
+from hydraplan.planner.policy import checkpoint, train, validation
 from hydraplan.planner.policy.draws import drawn
 from hydraplan.planner.policy.policy_file import load_policy
 
@@ -58,3 +58,36 @@ def test_an_interrupted_run_goes_on_to_the_same_policy(capsys, monkeypatch, tmp_
     assert "part.checkpoint.npz does not exist" in capsys.readouterr().err
     for array in load_policy(tmp_path / "part.npz").weights:
         assert np.isfinite(array).all()
+
+
+def test_what_an_earlier_run_left_is_never_lost_by_a_slip(capsys, tmp_path: Path):
+    left = tmp_path / "a.checkpoint.npz"
+    left.write_bytes(b"of a run that was interrupted")
+    assert run(["train-policy", "-o", "a.npz", *TINY]) == 2
+    assert "add --resume to go on from it, or --force" in capsys.readouterr().err
+    assert left.read_bytes() == b"of a run that was interrupted"
+    assert run(["train-policy", "-o", "a.npz", *TINY, "--resume"]) == 2
+    assert "is no .npz of arrays" in capsys.readouterr().err
+    left.unlink()
+    left.mkdir()
+    (left / "kept").touch()
+    for option in ("--resume", "--force"):
+        assert run(["train-policy", "-o", "a.npz", *TINY, option]) == 2
+        assert "is not a file" in capsys.readouterr().err
+    assert (left / "kept").exists()
+
+
+def test_two_outputs_that_differ_in_their_ending_have_checkpoints_of_their_own(monkeypatch):
+    made = []
+    monkeypatch.setattr(checkpoint, "save_learner", lambda *args: made.append(args[-1].name))
+    for name in ("a.v1", "a.v2"):
+        assert run(["train-policy", "-o", name, *TINY]) == 0
+    assert set(made) == {"a.v1.checkpoint.npz", "a.v2.checkpoint.npz"}
+
+
+@pytest.mark.parametrize(
+    "option", [("--group", "257"), ("--clone", "5001"), ("--steps", "1000000000001")]
+)
+def test_sizes_that_no_machine_holds_are_refused(capsys, option):
+    assert run(["train-policy", "-o", "a.npz", *option]) == 2
+    assert f"{option[0]} {option[1]} must be at most" in capsys.readouterr().err

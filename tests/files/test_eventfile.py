@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hydraplan.errors import InputError
+from hydraplan.errors import InputError, RunFailed
 from hydraplan.files.eventfile import crc32c, event, open_events, record, write_scalars
+from tests.full_disk import no_file_beyond
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,9 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="--log-dir"):
         open_events(tmp_path / "file")
+
+
+def test_a_disk_that_refuses_a_record_is_named_with_its_file(tmp_path: Path):
+    said = pytest.raises(RunFailed, match=r"events\.out.*: File too large")
+    with open_events(tmp_path) as file, no_file_beyond(100), said:
+        write_scalars(file, 1, dict.fromkeys(map(str, range(9)), 0.0))

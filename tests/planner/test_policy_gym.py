@@ -47,3 +47,21 @@ def test_a_batch_without_a_choice_is_refused():
     env = PipelineEnv(lambda _: Instance(lane_times(np.ones((3, 2, 1))), even_memory(2, 1)))
     with pytest.raises(InputError, match="no stage a choice"):
         env.reset(seed=0)
+
+
+def test_what_is_no_step_of_an_episode_is_refused():
+    from hydraplan.planner.policy.gym_env import PipelineEnv  # noqa: PLC0415
+
+    env = PipelineEnv(drawn)
+    for call in (env.action_masks, lambda: env.step(np.int64(0))):
+        with pytest.raises(InputError, match="no episode is going on"):
+            call()
+    env.reset(seed=0)
+    for action in (-1, 6, 1.0, None, [0], np.zeros(1, np.int64), "F"):
+        with pytest.raises(InputError, match="is none"):
+            env.step(action)
+    assert env.step(env.action_masks().argmin())[3]  # an illegal one ends the episode
+    with pytest.raises(InputError, match="no episode is going on"):
+        env.step(env.action_masks().argmax())
+    env.reset(seed=0)
+    assert not env.step(env.action_masks().argmax())[3]

@@ -1,5 +1,6 @@
 """Learning: gradients against differences, advantages, repeatable and resumable runs."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from hydraplan.planner.policy.gradient import (
     joined,
     no_moments,
 )
-from hydraplan.planner.policy.network import Weights
+from hydraplan.planner.policy.network import Weights, new_weights
+from hydraplan.planner.policy.policy_file import load_with, save_policy
 from hydraplan.planner.policy.rollout import new_trace, play
 from hydraplan.planner.policy.scored import as_planned
 from hydraplan.planner.policy.train import (
@@ -42,6 +44,11 @@ from tests.planner.test_policy_env import instance
 from tests.planner.test_policy_rollout import random_policy
 
 TINY = Settings(seed=3, steps=12_000, group=4, choices=2_000, hidden=8, cloned=2)
+ROW = {
+    "steps": 0.0,
+    **dict.fromkeys(("greedy_percent", "drawn_percent", "greedy_over_rules_percent"), 0.0),
+}
+"""Figures of a checkpoint."""
 
 
 def played(seed: int, episodes: int = 3) -> Batch:
@@ -188,9 +195,10 @@ def test_a_run_that_goes_on_from_a_checkpoint_makes_the_same_policy(tmp_path: Pa
     assert [m is not None for *_, m in whole[:1]] == [True]
     assert sum(m is not None for *_, m in whole) >= 3
     file = tmp_path / "checkpoint.npz"
-    save_learner(TINY, whole[2][0], [{"steps": 1.0}], file)
+    told = {**ROW, "steps": float(whole[2][0].steps)}
+    save_learner(TINY, whole[2][0], [told], file)
     start, history = load_learner(TINY, file)
-    assert history == [{"steps": 1.0}]
+    assert history == [told]
     rest = list(training(TINY, start, held))
     assert len(rest) == len(whole) - 3 > 0
     for one, other in zip(whole[-1][0].weights, rest[-1][0].weights, strict=True):
@@ -200,12 +208,37 @@ def test_a_run_that_goes_on_from_a_checkpoint_makes_the_same_policy(tmp_path: Pa
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path):
     file, learner = tmp_path / "checkpoint.npz", begun(TINY)
-    save_learner(TINY, learner, [], file)
+    save_learner(TINY, learner, [ROW], file)
     with pytest.raises(InputError, match="is of a run with"):
         load_learner(replace(TINY, seed=4), file)
-    wrong = Learner(learner.weights, no_moments(random_policy(0).weights), 0, 0)
-    save_learner(TINY, wrong, [], file)
-    with pytest.raises(InputError, match="moments are not"):
+    other = random_policy(0).weights
+    for weights, said in ((learner.weights, "moments that are not"), (other, "not 8 hidden units")):
+        save_learner(TINY, Learner(weights, no_moments(other), 0, 0), [ROW], file)
+        with pytest.raises(InputError, match=said):
+            load_learner(TINY, file)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"rounds": "-1"}, "must be at least 0"),
+        ({"steps": "9" * 5000}, "is damaged"),
+        ({"adam_steps": "1e3"}, "is damaged"),
+        ({"steps": "7"}, "figures that do not lead to its 7 choices"),
+        ({"history": "[]"}, "figures that do not lead to its 0 choices"),
+        ({"history": "[" * 100_000}, "is damaged"),
+        ({"history": "[{}]"}, "figures that do not lead"),
+        ({"history": '[{"steps": NaN}]'}, "0.steps: must be a finite number"),
+        ({"history": json.dumps([{**ROW, "steps": 5}])}, "figures that do not lead"),
+        ({"history": json.dumps([ROW, {"steps": 0}])}, "figures that do not lead"),
+    ],
+)
+def test_a_checkpoint_whose_texts_no_run_writes_is_refused(tmp_path: Path, changed, said: str):
+    file, weights = tmp_path / "checkpoint.npz", new_weights(np.random.default_rng(0), TINY.hidden)
+    save_learner(TINY, Learner(weights, no_moments(weights), 0, 0), [ROW], file)
+    policy, more = load_with(file, ("first", "second"))
+    save_policy(replace(policy, about=policy.about | changed), file, more)
+    with pytest.raises(InputError, match=said):
         load_learner(TINY, file)
 
 
