@@ -28,6 +28,9 @@ def compiled_in_place(function: F) -> F:
     in tuples, both cost ten times as much as the work itself. To make an array in one is a compile
     error; so is to give a slice an array, which might need a copy.
     """
+    # `_nrt` is numba's own name for it: the request to make it public (numba issue 1204) was closed
+    # without one. Inlining alone leaves an episode of the policy three to five times as long, and
+    # past its goals (benchmarks/policy). A test tells if a numba drops or changes the option.
     options: dict[str, Any] = {"_nrt": False, "forceinline": True}  # mypy does not know the first
     return _kept(function, numba.njit(cache=True, **options)(function))
 

@@ -25,6 +25,21 @@ def test_a_policy_that_follows_zb_h1_gains_nothing_where_that_is_best(monkeypatc
     assert not row["corrected"]
 
 
+def test_further_policies_stand_beside_the_first_by_their_seeds(monkeypatch):
+    known = script(monkeypatch, POLICY, "known")
+    weights = new_weights(np.random.default_rng(0))
+    command = "hydraplan train-policy --seed 7 --steps 20 -o FILE.npz"
+    assert known.seed(Policy(weights, {"command": command})) == "7"
+    rows = [
+        {"regime": name, "policy": j, "greedy": "g", "samples": f"{name}{j}", "corrected": j == 1}
+        for name in ("even", "slow")
+        for j in range(2)
+    ]
+    table = known.beside(rows, ["7", "0"], 48)
+    assert "in 0 (seed 7), 2 (seed 0) of 2 regimes" in table.title
+    assert table.markdown().splitlines()[-1] == "| slow | g | slow0 | no | slow1 (yes) |"
+
+
 def test_every_regime_draws_a_batch_and_its_noise_has_mean_one(monkeypatch):
     known = script(monkeypatch, POLICY, "known")
     for draw, jitter in known.REGIMES.values():
