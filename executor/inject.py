@@ -84,6 +84,20 @@ def check_injected(injected: Iterable[Injected], pp: int, ranks: int) -> None:
             )
 
 
+def refuse_too_late(injected: Iterable[Injected], steps: int) -> None:
+    """Refuse what holds in none of the steps of a run.
+
+    Raises:
+        InputError: One begins after the last step.
+    """
+    for each in injected:
+        if each.first >= steps:
+            raise InputError(
+                f"--inject {each}: the last step of the run is {steps - 1}",
+                "steps count from 0; ask for more --steps, or for earlier ones",
+            )
+
+
 def slow_factor(injected: Iterable[Injected], stage: int, lane: int, step: int) -> float:
     """How many times as long a rank takes in a step, 1 if nothing is injected."""
     for each in injected:

@@ -20,7 +20,7 @@ from hydraplan.executor.checkpoint import load, save, share
 from hydraplan.executor.correction import asked_for, warm_up
 from hydraplan.executor.folder import one_at_a_time, run_folder, sole_writer
 from hydraplan.executor.groups import World
-from hydraplan.executor.inject import slow_factor
+from hydraplan.executor.inject import parse_injected, refuse_too_late, slow_factor
 from hydraplan.executor.launch import heeded_signals, run_workers, under_torchrun
 from hydraplan.executor.online import Online, online
 from hydraplan.executor.optimizer import clip_gradients, sharded_adamw, update
@@ -64,6 +64,7 @@ from hydraplan.files.trafficfile import Traffic
 from hydraplan.model import BatchPlan
 from hydraplan.version import __version__
 from hydraplan.views.console import note
+from hydraplan.views.story_text import decision_note
 
 LEARNING_RATE, CLIP_GRAD = 3e-4, 1.0
 KEPT_CHECKPOINTS = 2
@@ -119,6 +120,7 @@ def execute(
     clip_grad = taken(clip_grad, before, "clip_grad", CLIP_GRAD)
     checkpoint_every = taken(checkpoint_every, before, "checkpoint_every", None)
     same_plan = before if first.in_place else None
+    asked = settings.injected
     settings = replace(
         settings,
         seed=taken(settings.seed, before, "seed", 0),
@@ -126,12 +128,15 @@ def execute(
         device=taken(settings.device, before, "device", None),
         attention=taken(settings.attention, before, "attention", None),
         recompute=taken(settings.recompute, same_plan, "recompute", None),
+        injected=asked or tuple(map(parse_injected, same_plan.injected if same_plan else ())),
+        paced=settings.paced or (same_plan is not None and same_plan.paced),
     )
     steps = taken(steps, same_plan, "steps", steps_of(replay, num_batches))
     for name, value in (("learning rate", learning_rate), ("largest gradient norm", clip_grad)):
         if not math.isfinite(value):
             raise InputError(f"{name} {value} is not a finite number")
     check_steps(steps, first, plan.header)
+    refuse_too_late(asked, steps)
     if steps == first.steps:
         note(f"all {steps} steps of the run are done; --steps with a larger number trains on")
     next_round = range(first.steps, min(steps, first.steps + num_batches))
@@ -224,7 +229,7 @@ def _train(
         load(start.saved, weights, optimizer)
     batches = {batch.batch: batch for batch in job.batches}
     changes = online(world, job, header, repeated)
-    ledger = Ledger()
+    ledger, last_decided = Ledger(), None
 
     def checkpoint(steps: int) -> None:
         save(world, folder, steps, share(weights, optimizer), job.digest, ledger.digest, keep)
@@ -264,7 +269,8 @@ def _train(
                     f" gradient norm {norm:.4g}"
                 )
                 if done.decided is not None:
-                    note(f"decided for it: {done.decided.kind}, since {done.decided.reason}")
+                    note(decision_note(done.decided, last_decided))
+                    last_decided = done.decided
             update(optimizer)
             if is_saved:
                 checkpoint(step + 1)

@@ -91,7 +91,8 @@ def compare(
     )
     if ignored := without_taper(inputs.options, names):
         console.note(f"note: {ignored}")
-    if is_cold("hydraplan.planner.placement"):
+    by_policy = pipeline == "policy" and is_cold("hydraplan.planner.policy")
+    if by_policy or is_cold("hydraplan.planner.placement"):
         console.note(WAIT)
     found = list(rows_of(*inputs, names, workers))
     rows = [row for row in found if isinstance(row, Comparison)]

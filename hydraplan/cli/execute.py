@@ -12,6 +12,7 @@ REAL_ONLY = (
     "--resume", "--checkpoint-every", "--keep-checkpoints", "--max-restarts", "--timeout",
     "--transport", "--debug-messages", "--ring-hops", "--inject", "--paced",
 )  # fmt: skip
+SLOW_HINT = "slow ranks of a simulation are noise: --noise straggler=1.5"
 TRIALS, MAX_TRIALS = 200, 100_000
 """Trials with noise if none are asked for, and at most; an interval at the most is 1/300 as wide as
 the spread."""
@@ -179,7 +180,7 @@ def execute(
             if is_flag(context, option[2:].replace("-", "_")):
                 raise InputError(
                     f"{option} has no use with --simulate, nothing is trained",
-                    f"leave {option} out",
+                    SLOW_HINT if option == "--inject" else f"leave {option} out",
                 )
         drawn = Noise() if noise is None else parse_noise(noise)
         run = simulate_run(

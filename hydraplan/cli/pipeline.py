@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hydraplan.planner.pipeline.exact import ExactOrder
     from hydraplan.planner.pipeline.memory import Memory
     from hydraplan.planner.pipeline.schedules import Layout
+    from hydraplan.planner.policy.policy_order import PolicyOrder
 
 MIN_WORK, MAX_TIME = 1e-12, 1e12
 """Least time of a whole microbatch on a stage, and largest of anything; shares of the one and sums
@@ -33,6 +34,13 @@ class Asked(NamedTuple):
     microbatches: int
     layouts: "tuple[Layout, ...]"
     file: "PyTorchSchedule | None" = None
+
+
+class Found(NamedTuple):
+    """What is known of an op order besides it: the proof of `exact`, whose order `policy` took."""
+
+    proof: "ExactOrder | None" = None
+    by: "PolicyOrder | None" = None
 
 
 def pipeline(
@@ -95,6 +103,7 @@ def pipeline(
     from hydraplan.errors import Infeasible, InputError
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.pytorch_csv import compute_rows, write_csv
+    from hydraplan.planner.compiled import WAIT, is_cold
     from hydraplan.planner.pipeline.alone import StageTimes
     from hydraplan.planner.pipeline.memory import even_memory
     from hydraplan.planner.pipeline.pytorch_form import loss_note
@@ -115,7 +124,11 @@ def pipeline(
     planned_limit = asked.stages * (2.0 if schedule == "zb-2p" else 1.0)
     limit = planned_limit if memory_limit is None else memory_limit
     memory = even_memory(limit, asked.microbatches, backward_frees)
-    layout, ran, proof = _fastest_run(schedule, asked, times, memory)
+    is_planned = asked.file is None and schedule in PLANNED
+    loops = "hydraplan.planner." + ("policy" if schedule == "policy" else "pipeline")
+    if is_planned and is_cold(loops):
+        console.note(WAIT)
+    layout, ran, found = _fastest_run(schedule, asked, times, memory)
     ops, way = ran.timeline.schedule, route(layout.route, asked.stages, layout.chunks)
     if asked.file is not None:
         _prove(schedule, asked.file)
@@ -130,7 +143,6 @@ def pipeline(
         write_csv(output, compute_rows(ops, way))
     if (output or asked.file) and (said := loss_note(ops, way)):
         console.note(said)
-    is_planned = asked.file is None and schedule in PLANNED
     about = {
         "schedule": schedule,
         "mode": "simulated",
@@ -142,7 +154,8 @@ def pipeline(
         **times._asdict(),
         "memory_limit": limit if is_planned else memory_limit,
         "backward_frees": backward_frees,
-        **_proven(proof),
+        **_proven(found.proof),
+        "ops_from": found.by and found.by.source,
     }
     if json:
         console.emit_json(pipeline_object(about, ran.figures))
@@ -260,8 +273,8 @@ def _check_size(name: str, pp: int, chunks: int, microbatches: int) -> None:
 
 def _fastest_run(
     name: str, asked: Asked, times: "StageTimes", memory: "Memory"
-) -> "tuple[Layout, Alone, ExactOrder | None]":
-    """The layout on which it ends first, of those within the limit, the run there, its proof."""
+) -> "tuple[Layout, Alone, Found]":
+    """The layout on which it ends first, of those within the limit, and the run there."""
     from hydraplan.errors import Infeasible
     from hydraplan.planner.planned import fastest_of
 
@@ -280,8 +293,8 @@ def _fastest_run(
 
 def _run(
     name: str, asked: Asked, layout: "Layout", times: "StageTimes", memory: "Memory"
-) -> "tuple[Alone, ExactOrder | None]":
-    """Run the op order of the file, of the name, or a planned one; `exact` proves something."""
+) -> "tuple[Alone, Found]":
+    """Run the op order of the file, of the name, or a planned one."""
     import numpy as np
 
     from hydraplan.errors import Infeasible
@@ -289,9 +302,10 @@ def _run(
     from hydraplan.planner.pipeline.deadlock import deadlock_of_batch, one_line
     from hydraplan.planner.pipeline.schedules import SCHEDULES
     from hydraplan.planner.planned import PLANNED, plan_ops
+    from hydraplan.planner.policy.policy_order import policy_order
     from hydraplan.route import route
 
-    proof = None
+    known = Found()
     stages, count, (way, chunks) = asked.stages, asked.microbatches, layout
     slots = slot_times_alone(times, way, stages, chunks, count)
     if asked.file is not None:
@@ -300,11 +314,14 @@ def _run(
         ops = SCHEDULES[name].make(stages, count, chunks)
     elif name == "exact":
         found = plan_ops(name, slots, memory, {"as-built": np.arange(count)}, search=False)
-        ops, proof = found.schedule, found.proof
+        ops, known = found.schedule, Found(proof=found.proof)
+    elif name == "policy":
+        known = Found(by=(taken := policy_order(slots, memory)))
+        ops = taken.schedule
     else:
         ops = PLANNED[name](slots, memory)
     try:
-        return run_alone(slots, ops, way, memory), proof
+        return run_alone(slots, ops, way, memory), known
     except Infeasible:
         circle = deadlock_of_batch(ops, route(way, stages, chunks), count, 1, {})
         raise Infeasible(

@@ -110,7 +110,8 @@ def plan(
     )
     if ignored := without_taper(inputs.options):
         console.note(f"note: {ignored}")
-    if is_cold("hydraplan.planner.placement"):
+    by_policy = pipeline == "policy" and is_cold("hydraplan.planner.policy")
+    if by_policy or is_cold("hydraplan.planner.placement"):
         console.note(WAIT)
     summaries: list[BatchSummary] = []
     skews: list[StageSkew] = []

@@ -19,6 +19,8 @@ def _way(told: Mapping[str, Any]) -> str:
     way = f" on route {told['route']}" if told["chunks"] > 1 else ""
     if "same_ops_as" not in told:
         return way
+    if told.get("ops_from"):
+        return f"{way}, ops by {told['ops_from']}"
     return f"{way}, ops {'as ' + told['same_ops_as'] if told['same_ops_as'] else 'of its own'}"
 
 

@@ -256,10 +256,10 @@ def _by_policy(found: Sequence[Search]) -> str:
     taken = Counter(search.ops_from for search in found).most_common()
     behind = sum(search.ops_policy_s / search.ops_guard_s - 1 for search in found) / len(found)
     side = "behind" if behind > 0 else "ahead of"
-    counts = ", ".join(f"{name} {count}" for name, count in taken)
+    counts = ", ".join(f"{name} in {many(count, 'batch')}" for name, count in taken)
     return (
-        f"op orders taken: {counts}; the policy's own"
-        f" {abs(behind):.2%} {side} portfolio and static schedules (mean over noise scenarios)"
+        f"op orders taken: {counts}; before any search the policy's own is {abs(behind):.2%} {side}"
+        " the best of portfolio and static schedules (mean over noise scenarios)"
     )
 
 

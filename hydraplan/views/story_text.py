@@ -16,11 +16,26 @@ from hydraplan.planheader import PlanOptions
 from hydraplan.views import console
 
 FORMS = {
-    "shares": "heads of {} shared unevenly",
-    "rows": "rows of {} given away",
-    "heads": "heads of whole sequences of {} given away",
+    "shares": "attention heads of {} shared unevenly",
+    "rows": "MLP rows of {} given away",
+    "heads": "attention heads of {} given away",
 }
 """What moved, by the form of the move, and of how many."""
+
+RAN = {
+    "reorder": "another op order",
+    "migrate": "work moved",
+    "reorder+migrate": "another op order and work moved",
+    "undo": "as planned again",
+    "leave": "as planned, no change would gain enough",
+}
+"""What a step ran by the kind of its decision."""
+
+NAMED_LANES = 4
+"""More lanes than these are counted, not named."""
+
+LEAST_PLANNING_S = 1e-3
+"""Deciding that took less is not told."""
 
 
 class Event(NamedTuple):
@@ -85,6 +100,13 @@ def slow_devices(run: Run) -> list[dict[str, Any]]:
     return found
 
 
+def decision_note(row: Decided, before: Decided | None) -> str:
+    """What a step that is done ran, and why unless `before` was decided for the same reason."""
+    is_same = before is not None and before.event == row.event
+    why = "for the same reason" if is_same else row.reason
+    return f"step {row.step + 1} ran {RAN[row.kind]}: {why}"
+
+
 def print_story(run: Run) -> None:
     """Tell the events of a run that could change something."""
     header = run.header
@@ -94,10 +116,12 @@ def print_story(run: Run) -> None:
         asked = f"correction {header.correction}, migration {'on' if header.migration else 'off'}"
     else:
         return
+    trials = run.header.trials
+    asked += f"; of the first of {trials} trials, each decides for itself" if trials > 1 else ""
     console.emit(f"\nWhat changed while it ran: {asked}")
     told = events(run)
     if not told:
-        console.emit(f"nothing: {many(len(run.steps), 'step')}, no rank became slow")
+        console.emit(f"nothing: in {many(len(run.steps), 'step')} no rank was found slow")
     for number, event in enumerate(told, 1):
         _print_event(run, number, event)
     if hint := rank_speed_hint(run):
@@ -112,6 +136,8 @@ def _print_event(run: Run, number: int, event: Event) -> None:
     told = f"{when}: {row.reason}. Done: {_done(event.rows)}."
     if row.kind == "undo" or any(each.change for each in event.rows):
         told += f" {_bought(run, event)}"
+    if (planning_s := sum(each.planning_s for each in event.rows)) >= LEAST_PLANNING_S:
+        told += f" Deciding took {planning_s:.2g} s, which no step counts."
     head = f"{number}. "
     lines = wrap(told, console.cells(0), initial_indent=head, subsequent_indent=" " * len(head))
     console.draw(lines)
@@ -123,7 +149,9 @@ def _done(rows: Sequence[Decided]) -> str:
     if not any(row.change for row in rows):
         if kind == "undo":
             return "all batches as planned again"
-        return "nothing, it would not help" if rows[0].slow else "nothing, nothing was changed"
+        return "nothing, " + (
+            "no change would gain enough" if rows[0].slow else "all is as planned"
+        )
     parts = []
     if orders := sum(row.change.schedule is not None for row in rows):
         parts.append(f"op order of {many(orders, 'batch')} changed")
@@ -132,7 +160,17 @@ def _done(rows: Sequence[Decided]) -> str:
         if moves:
             what = many(len(moves), "group" if form == "shares" else "slot")
             parts.append(text.format(what))
+            if form != "shares":
+                givers, takers = ({getattr(m, end) for m in moves} for end in ("giver", "taker"))
+                parts[-1] += f" by {_lanes(givers)} to {_lanes(takers)}"
     return ", ".join(parts)
+
+
+def _lanes(numbers: set[int]) -> str:
+    """Lanes by number, or how many there are."""
+    if len(numbers) > NAMED_LANES:
+        return many(len(numbers), "lane")
+    return f"lane{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)))}"
 
 
 def _bought(run: Run, event: Event) -> str:
@@ -144,12 +182,19 @@ def _bought(run: Run, event: Event) -> str:
     text = f"{'Against keeping it' if undone else 'Bought'}: predicted {share:.1%} of a step"
     pairs = list(_compared(run, event))
     if not pairs:
-        return f"{text}; not measured, no step to compare with."
+        return f"{text}; not {run.header.mode}, no step to compare with."
     expected_s, taken_s = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
+    each = [f"{1 - taken / expected:.1%}" for expected, taken in sorted(pairs, key=_share)]
+    spread = f" (single steps {each[-1]} to {each[0]})" if each[0] != each[-1] else ""
     return (
-        f"{text}, measured {1 - taken_s / expected_s:.1%}: {taken_s:.4g} s a step over"
-        f" {many(len(pairs), 'step')}, {expected_s:.4g} s expected without."
+        f"{text}, {run.header.mode} {1 - taken_s / expected_s:.1%}{spread}: {taken_s:.4g} s a step"
+        f" over {many(len(pairs), 'step')}, {expected_s:.4g} s expected without."
     )
+
+
+def _share(pair: tuple[float, float]) -> float:
+    """What a step took, as a share of what was expected."""
+    return pair[1] / pair[0]
 
 
 def _compared(run: Run, event: Event) -> Iterator[tuple[float, float]]:

@@ -30,6 +30,23 @@ def test_auto_tries_two_chunks_a_stage_and_says_whose_ops_it_runs(capsys):
     assert own.startswith("auto: 4 stages, 9 microbatches, 1 chunk a stage, ops of its own,")
 
 
+def test_a_policy_says_whose_order_it_took_and_that_its_loops_are_compiled(capsys, monkeypatch):
+    asked_of: list[str] = []
+    monkeypatch.setattr("hydraplan.planner.compiled.is_cold", lambda n: not asked_of.append(n))
+    size = ("--schedule", "policy", "--pp", "2", "--microbatches", "4")
+    assert run(["pipeline", *size]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("note: compiling the planner's loops")
+    told = json.loads(asked(capsys, *size, "--json"))
+    assert out.startswith("policy: 2 stages, 4 microbatches, 1 chunk a stage, ops by zb-h1, sim")
+    assert (told["ops_from"], told["same_ops_as"], told["makespan"]) == ("zb-h1", "zb-h1", 13)
+    assert run(["pipeline", *size[:1], "portfolio", *size[2:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ops_from"] is None
+    assert asked_of == [f"hydraplan.planner.{name}" for name in ("policy", "policy", "pipeline")]
+    assert run(["pipeline", *size[:1], "zb-h1", *size[2:]]) == 0
+    assert len(asked_of) == 3
+
+
 def test_where_several_layouts_would_take_minutes_one_is_tried_and_that_is_said(
     capsys, monkeypatch
 ):

@@ -45,6 +45,8 @@ def test_a_first_plan_says_that_it_compiles(
     assert run(["compare", *plan[1:-2], "--strategies", "hydra"]) == 0
     assert capsys.readouterr().err.startswith(note)
     assert asked == ["hydraplan.planner.placement"] * 2
-    monkeypatch.setattr("hydraplan.planner.compiled.is_cold", lambda name: False)
+    monkeypatch.setattr("hydraplan.planner.compiled.is_cold", lambda name: "policy" in name)
+    assert run([*plan[:-3], "policy", "-o", "b.plan"]) == 0
+    assert capsys.readouterr().err.startswith(note)
     assert run([*plan, "--force"]) == 0
     assert note not in capsys.readouterr().err

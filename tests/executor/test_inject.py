@@ -3,7 +3,13 @@ import pytest
 
 from hydraplan.cli.app import run as command
 from hydraplan.errors import InputError
-from hydraplan.executor.inject import Injected, check_injected, parse_injected, slow_factor
+from hydraplan.executor.inject import (
+    Injected,
+    check_injected,
+    parse_injected,
+    refuse_too_late,
+    slow_factor,
+)
 from hydraplan.executor.settings import Settings
 from hydraplan.files.runfile import open_run, read_step_ops
 from hydraplan.views.run_text import run_title
@@ -57,6 +63,28 @@ def test_what_cannot_be_injected_is_refused_with_what_is_wrong(text, said, tmp_p
 def test_ranks_that_are_not_there_and_two_factors_at_once_are_refused(texts, said):
     with pytest.raises(InputError, match=said):
         check_injected([parse_injected(text) for text in texts], 2, 2)
+
+
+def test_what_begins_after_the_last_step_is_refused_and_what_begins_in_it_is_not():
+    refuse_too_late([parse_injected("0.1=2"), parse_injected("0.1=2@3-9")], steps=4)
+    with pytest.raises(InputError, match=r"0\.1=2@4-9: the last step of the run is 3"):
+        refuse_too_late([parse_injected("0.1=2@4-9")], steps=4)
+
+
+@pytest.mark.dist
+def test_a_run_that_goes_on_is_slowed_and_paced_as_before_unless_asked_otherwise(tmp_path):
+    plan = write_test_plan(tmp_path / "x.plan", [[*BATCHES[0]]], pp=1, ranks=2)
+    kept = tmp_path / "x.run"
+    slow = (Injected(0, 1, 2.0, 0, 3),)
+    train(plan, steps=1, output=kept, checkpoint_every=1, injected=slow, paced=True)
+    more = train(plan, steps=2, resume=kept)
+    assert (more.header.injected, more.header.paced) == (("0.1=2@0-3",), True)
+    timeline, *_ = read_step_ops(more, 1)
+    assert timeline.busy_s[0][:, 1].sum() > timeline.busy_s[0][:, 0].sum()
+    last = train(plan, steps=3, resume=kept, injected=(Injected(0, 1, 1.0),))
+    assert (last.header.injected, last.header.paced) == (("0.1=1",), True)
+    with pytest.raises(InputError, match="the last step of the run is 3"):
+        train(plan, steps=4, resume=kept, injected=(Injected(0, 1, 2.0, 4, 5),))
 
 
 @pytest.mark.dist

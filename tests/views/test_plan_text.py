@@ -235,8 +235,9 @@ def test_a_policy_shows_how_often_each_order_was_taken_and_its_own_figure(printe
     ]
     text = " ".join(printed(*(batch(i, search=each) for i, each in enumerate(some))).split())
     assert (
-        "op orders taken: policy 2, portfolio+search 1; the policy's own 1.00% ahead of portfolio"
-        " and static schedules (mean over noise scenarios)"
+        "op orders taken: policy in 2 batches, portfolio+search in 1 batch; before any search the"
+        " policy's own is 1.00% ahead of the best of portfolio and static schedules (mean over"
+        " noise scenarios)"
     ) in text
     assert "op orders taken" not in printed(batch(search=OPEN))
 

@@ -6,9 +6,15 @@ from hydraplan.files.decisionsfile import Change, Decided, Slow
 from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.runfile import Run
 from hydraplan.files.trafficfile import Traffic
-from hydraplan.migration import HeadShares, Moves, RowMove
+from hydraplan.migration import HeadMove, HeadShares, Moves, RowMove
 from hydraplan.model import Op
-from hydraplan.views.story_text import events, print_story, slow_devices, story_json
+from hydraplan.views.story_text import (
+    decision_note,
+    events,
+    print_story,
+    slow_devices,
+    story_json,
+)
 from tests.files.made_run import header
 
 ORDER = ((Op("F", 0), Op("BW", 0)),) * 2
@@ -48,9 +54,10 @@ def test_the_story_of_a_straggler_that_comes_and_goes(tmp_path, capsys, monkeypa
 What changed while it ran: correction portfolio, migration on
 1. steps 7 to 16: stage 1, lane 1 takes 1.50x as long as planned since step 5;
    its load is 1.02 of its stage's mean by plan, so it is the device, not the
-   data. Done: op order of 2 batches changed, heads of 1 group shared unevenly,
-   rows of 1 slot given away. Bought: predicted 10.0% of a step, measured 25.0%:
-   1.5 s a step over 5 steps, 2 s expected without.
+   data. Done: op order of 2 batches changed, attention heads of 1 group shared
+   unevenly, MLP rows of 1 slot given away by lane 1 to lane 0. Bought:
+   predicted 10.0% of a step, measured 25.0%: 1.5 s a step over 5 steps, 2 s
+   expected without. Deciding took 0.02 s, which no step counts.
 2. steps 17 to 19: stage 1, lane 1 takes as long as planned again, since step
    15. Done: all batches as planned again. Against keeping it: predicted 5.0% of
    a step, measured 9.1%: 1 s a step over 2 steps, 1.1 s expected without.
@@ -77,10 +84,12 @@ def test_a_slow_rank_that_nothing_helps_and_a_run_without_any(tmp_path, capsys, 
     left = ROWS[0]._replace(kind="leave", change=Change(), predicted_gain_s=0.0)
     well = ROWS[2]._replace(kind="leave")
     text = told(capsys, monkeypatch, run(tmp_path, (left, well)))
-    assert "Done: nothing, it would not help.\n" in text
-    assert "Done: nothing, nothing was changed.\n" in text
+    assert "Done: nothing, no change would gain enough." in text
+    assert "Done: nothing, all is as planned.\n" in text
     assert "Bought" not in text
-    assert "nothing: 20 steps, no rank became slow" in told(capsys, monkeypatch, run(tmp_path, ()))
+    assert "nothing: in 20 steps no rank was found slow" in told(
+        capsys, monkeypatch, run(tmp_path, ())
+    )
 
 
 def test_a_run_that_could_change_nothing_has_no_story_and_a_replay_says_so(
@@ -98,6 +107,33 @@ def test_a_gain_that_was_not_measured_is_not_made_up(tmp_path, capsys, monkeypat
     rows = (ROWS[0]._replace(measured_gain_s=None), ROWS[1], ROWS[2])
     text = told(capsys, monkeypatch, run(tmp_path, rows))
     assert "predicted 10.0% of a step; not measured" in text.replace("\n   ", " ")
+
+
+def test_a_gain_says_how_far_single_steps_differ_and_whose_it_is(tmp_path, capsys, monkeypatch):
+    found = run(tmp_path, mode="simulated", trials=200)
+    found.steps[9]["iteration_s"], found.steps[11]["iteration_s"] = 2.2, 1.0
+    text = told(capsys, monkeypatch, found).replace("\n   ", " ").replace("\n", " ")
+    assert "migration on; of the first of 200 trials, each decides for itself 1." in text
+    assert "simulated 23.0% (single steps -10.0% to 50.0%): 1.54 s a step over 5 steps" in text
+    assert "measured" not in text
+
+
+def test_lanes_that_give_and_take_are_named_if_they_are_few(tmp_path, capsys, monkeypatch):
+    heads = tuple(HeadMove(1, m, 4, m % 2, 8) for m in range(4))
+    rows = tuple(RowMove(1, m, 9, m, 32) for m in range(5))
+    moved = ROWS[0]._replace(kind="migrate", change=Change(None, Moves((), rows, heads)))
+    text = told(capsys, monkeypatch, run(tmp_path, (moved,))).replace("\n   ", " ")
+    assert "MLP rows of 5 slots given away by lane 9 to 5 lanes, attention heads of 4" in text
+    assert "slots given away by lane 4 to lanes 0, 1. Bought" in text
+
+
+def test_a_step_that_ran_a_decision_says_what_and_why_once_an_event():
+    well = "step 18 ran as planned again: " + WELL
+    assert decision_note(ROWS[2], ROWS[1]) == well
+    assert decision_note(ROWS[0], None).startswith(
+        "step 8 ran another op order and work moved: stage 1, lane 1 takes 1.50x"
+    )
+    assert decision_note(ROWS[1], ROWS[0]) == "step 9 ran another op order: for the same reason"
 
 
 def test_json_counts_decisions_and_tells_slow_ranks_from_fast_ones(tmp_path):
