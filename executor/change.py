@@ -14,10 +14,12 @@ from hydraplan.errors import InputError, InvalidPlan
 from hydraplan.executor.valid import lower_batch
 from hydraplan.files.decisionsfile import Change
 from hydraplan.invariants import RULES
+from hydraplan.metrics import planned_live_peaks
 from hydraplan.migration import Moves, check_moves
 from hydraplan.model import BatchPlan
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.lowering import Steps
+from hydraplan.planner.pipeline.memory import ROUNDING
 from hydraplan.slots import slot_times
 
 RULES_OF_OPS = ("schedule", "live-tokens")
@@ -56,8 +58,17 @@ def checked(header: PlanHeader, batch: BatchPlan, change: Change, of: str) -> Ch
             raise InputError(f"{where}: {text}", hint)
     slots = slot_times(cost, placed, batch.num_microbatches)
     try:
-        check_moves(change.moves, header.model, placed, slots.rows, cost.pp)
+        check_moves(change.moves, cost.num_heads, placed, slots.rows, cost.pp)
         steps = lower_batch(Path(of), header, found)
     except (InputError, InvalidPlan) as error:
         raise InputError(f"{where}: {error}", hint) from None
+    limit = header.options.live_limit_tokens
+    if limit is not None and change.moves:
+        peak = float(planned_live_peaks(cost, found, change.moves).max())
+        if peak > limit * (1 + ROUNDING):
+            raise InputError(
+                f"{where}: with its moves activations of {peak:.10g} tokens are held at once, the"
+                f" limit is {limit}",
+                hint,
+            )
     return Changed(found, steps, change.moves)

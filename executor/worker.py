@@ -82,7 +82,7 @@ def run_step(
     world, model = worker.groups.world, worker.stage.model
     placed = batch.sequences.placed()
     rows = slot_rows(placed, world.ranks, batch.num_microbatches)
-    check_moves(moves, model, placed, rows, world.pp)
+    check_moves(moves, model.num_heads, placed, rows, world.pp)
     splits = head_splits(moves.shares, model, world.stage)
     layouts = [
         rank_layout(placed, m, world.lane, splits.get(m)) for m in range(batch.num_microbatches)

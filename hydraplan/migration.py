@@ -84,12 +84,11 @@ class Moves(NamedTuple):
 NO_MOVES = Moves()
 
 
-def check_moves(
-    moves: Moves, model: ModelShape, placed: Sequences, rows: IntArray, pp: int
-) -> None:
+def check_moves(moves: Moves, num_heads: int, placed: Sequences, rows: IntArray, pp: int) -> None:
     """Refuse moves that do not belong to a batch.
 
     Args:
+        num_heads: Query heads of a rank, of which tensor parallelism leaves it some.
         rows: Rows of every slot, shape (lanes, microbatches).
 
     Raises:
@@ -119,8 +118,8 @@ def check_moves(
         if len(share.counts) != share.ring_size or sizes != {share.ulysses_size}:
             raise _refused(share, "counts are not one of every member")
         sums = {sum(counts) for counts in share.counts}
-        if sums != {model.num_heads} or any(n < 0 for counts in share.counts for n in counts):
-            raise _refused(share, f"the heads of a ring shard are not {model.num_heads}")
+        if sums != {num_heads} or any(n < 0 for counts in share.counts for n in counts):
+            raise _refused(share, f"the heads of a ring shard are not {num_heads}")
     seen = Counter(share[:5] for share in moves.shares)
     for key, count in seen.items():
         if count > 1:
@@ -130,8 +129,8 @@ def check_moves(
         if not 0 < move.rows <= held or move.rows % BLOCK_ROWS:
             raise _refused(move, f"rows are not a multiple of {BLOCK_ROWS} from 1 to {held}")
     for pair in moves.heads:
-        if not 0 < pair.heads <= model.num_heads:
-            raise _refused(pair, f"heads are not from 1 to {model.num_heads}")
+        if not 0 < pair.heads <= num_heads:
+            raise _refused(pair, f"heads are not from 1 to {num_heads}")
         if (pair.microbatch, pair.giver, 1, 1) not in keys:
             raise _refused(pair, "the giver has no unsplit sequence there")
 

@@ -70,18 +70,26 @@ def moved_tokens(
     whole = forward_bytes(cost.model)
     for heads in moves.heads:
         key = HeadShares(heads.stage, heads.microbatch, heads.giver, 1, 1, ())
-        kept = head_bytes(cost.model, heads.heads, _kv_heads(cost, heads.heads))
+        kept = _head_bytes(cost, heads.heads, _kv_heads(cost, heads.heads))
         more = sum(_lengths(placed, key)) * kept / whole
         tokens[0, heads.stage, heads.taker, heads.microbatch] += more
     for share in moves.shares:
         lanes = slice(share.first_rank, share.first_rank + share.ulysses_size * share.ring_size)
-        uneven = _kept(cost, share.split(cost.num_heads, cost.num_kv_heads))
-        more_bytes = np.maximum(0, uneven - _kept(cost, _even(cost, share)))
-        for length in _lengths(placed, share):
-            shape = np.array([[length], [share.ulysses_size], [share.ring_size]], np.int64)
-            shard = rank_tokens(*shape).reshape(share.ring_size, -1).sum(axis=1, keepdims=True)
-            here = tokens[0, share.stage, lanes, share.microbatch]
-            here += (shard * more_bytes).reshape(-1) / whole
+        tokens[0, share.stage, lanes, share.microbatch] += share_tokens(cost, placed, share)
+    return tokens
+
+
+def share_tokens(cost: CostModel, placed: Sequences, share: HeadShares) -> FloatArray:
+    """Tokens of activations that each member holds more after F by uneven heads, (members,)."""
+    tokens = np.zeros(share.ulysses_size * share.ring_size)
+    if cost.recompute == "full":
+        return tokens
+    uneven = _kept(cost, share.split(cost.num_heads, cost.num_kv_heads))
+    more_bytes = np.maximum(0, uneven - _kept(cost, _even(cost, share)))
+    for length in _lengths(placed, share):
+        shape = np.array([[length], [share.ulysses_size], [share.ring_size]], np.int64)
+        shard = rank_tokens(*shape).reshape(share.ring_size, -1).sum(axis=1, keepdims=True)
+        tokens += (shard * more_bytes).reshape(-1) / forward_bytes(cost.model)
     return tokens
 
 
@@ -94,12 +102,17 @@ def _kv_heads(cost: CostModel, heads: int) -> int:
     return -(-heads * cost.num_kv_heads // cost.num_heads)
 
 
+def _head_bytes(cost: CostModel, num_heads: int, num_kv_heads: int) -> int:
+    """What some heads of a rank keep of a row, on all devices that share it."""
+    return head_bytes(cost.model, cost.tp * num_heads, cost.tp * num_kv_heads)
+
+
 def _kept(cost: CostModel, split: HeadSplit) -> IntArray:
     """Bytes that every member keeps of a row of its ring shard, (ring_size, ulysses_size)."""
     return np.array(
         [
             [
-                head_bytes(cost.model, len(q_heads), len(kv_heads))
+                _head_bytes(cost, len(q_heads), len(kv_heads))
                 for q_heads, kv_heads in zip(shard, split.kv_heads, strict=True)
             ]
             for shard in split.q_heads

@@ -31,7 +31,7 @@ ROWS_LM = slot_times(cost_model(ranks=4, pp=2, model="tiny"), PLACED, 2).rows
 
 def check(*moves: HeadShares | RowMove | HeadMove) -> None:
     forms = [tuple(m for m in moves if type(m) is form) for form in (HeadShares, RowMove, HeadMove)]
-    check_moves(Moves(*forms), MODEL, PLACED, ROWS_LM, pp=2)
+    check_moves(Moves(*forms), MODEL.num_heads, PLACED, ROWS_LM, pp=2)
 
 
 def test_moves_come_back_from_json_as_they_were():

@@ -23,6 +23,7 @@ from hydraplan.activations import foreign_shares
 from hydraplan.heads import weighted_split
 from hydraplan.migration import BLOCK_ROWS, HeadMove, HeadShares, Moves, RowMove
 from hydraplan.model import FloatArray
+from hydraplan.moved_work import share_tokens
 from hydraplan.planner.policy.bucket_time import bucket_s
 from hydraplan.planner.policy.moved import moved_slots
 from hydraplan.planner.policy.pair_time import PairTime, pair_time
@@ -34,6 +35,9 @@ FORMS = ("shares", "rows", "heads")
 
 MARGIN = 0.02
 """Share of its slot that a move has to save; below it an error of the model could lose."""
+
+WAYS = (1.0, 0.5, 0.25)
+"""Powers of members' factors by which heads are shared, the first that memory allows."""
 
 SLOW = 1.05
 """Factor over the fastest rank of a stage from which a rank gives work away."""
@@ -51,40 +55,54 @@ def choose_moves(
     factor = batch.factor
     if room is None:
         room = np.full(factor.shape, np.inf)
+    left = np.repeat(room[:, :, None], batch.slots.rows.shape[1], axis=2)
     stages = np.flatnonzero(factor.max(axis=1) > SLOW * factor.min(axis=1)).tolist()
     moves = Moves()
     if "shares" in forms:
-        moves = Moves(shares=tuple(s for stage in stages for s in _shares(batch, stage)))
+        moves = Moves(
+            shares=tuple(s for stage in stages for s in _shares(batch, stage, left[stage]))
+        )
     if not {"rows", "heads"} & set(forms):
         return moves
     slots = with_factors(moved_slots(batch, moves), factor)
     work_s = slots.op_s.sum(axis=(0, 2))
-    found = [
+    paired = [
         pair
         for stage in stages
         for m in range(work_s.shape[2])
-        for pair in _pairs(batch, stage, m, work_s[stage, :, m], forms, room[stage])
+        for pair in _pairs(batch, stage, m, work_s[stage, :, m], forms, left[stage, :, m])
     ]
     return moves._replace(
-        rows=tuple(RowMove(*pair[:4], pair.rows) for pair in found if pair.rows),
-        heads=tuple(HeadMove(*pair[:4], pair.heads) for pair in found if pair.heads),
+        rows=tuple(RowMove(*pair[:4], pair.rows) for pair in paired if pair.rows),
+        heads=tuple(HeadMove(*pair[:4], pair.heads) for pair in paired if pair.heads),
     )
 
 
-def _shares(batch: Rated, stage: int) -> list[HeadShares]:
-    """Uneven heads of every nested bucket that they make faster."""
+def _shares(batch: Rated, stage: int, left: FloatArray) -> list[HeadShares]:
+    """Uneven heads of every nested bucket that they make faster; takes their tokens from `left`.
+
+    Where members have no room for heads by their speed, those go half or a quarter of the way.
+    """
     cost, found = batch.cost, []
     for m, first, u, r in batch.parts.bucket:
-        slow = batch.slow[stage, first : first + u * r]
+        lanes = slice(first, first + u * r)
+        slow = batch.slow[stage, lanes]
         if u == 1 or slow.max() <= SLOW * slow.min():
             continue
-        member_s = tuple(map(tuple, slow.reshape(r, u).tolist()))
-        counts = _counts(cost.num_heads, cost.num_kv_heads, member_s)
+        for way in WAYS:
+            member_s = tuple(map(tuple, (slow**way).reshape(r, u).tolist()))
+            counts = _counts(cost.num_heads, cost.num_kv_heads, member_s)
+            share = HeadShares(stage, m, first, u, r, counts)
+            more = share_tokens(cost, batch.placed, share)
+            if (more <= left[lanes, m]).all():
+                break
+        else:
+            continue
         even = _counts(cost.num_heads, cost.num_kv_heads, ((1.0,) * u,) * r)
-        share = HeadShares(stage, m, first, u, r, counts)
         before_s = float(bucket_s(batch, share._replace(counts=even)).sum())
         if float(bucket_s(batch, share).sum()) < (1 - MARGIN) * before_s:
             found.append(share)
+            left[lanes, m] -= more
     return found
 
 

@@ -9,6 +9,7 @@ from hydraplan.executor.correction import Corrections, Replay, Worked, decide_by
 from hydraplan.executor.predicted import loads_of, predict
 from hydraplan.files.decisionsfile import Change, in_force
 from hydraplan.files.planfile import open_plan, read_batch
+from hydraplan.metrics import planned_live_peaks
 from hydraplan.migration import HeadMove, Moves, RowMove
 from hydraplan.model import Op
 from hydraplan.planner.pipeline.schedules import SCHEDULES
@@ -222,6 +223,14 @@ def test_an_order_that_holds_more_than_the_plan_allows_is_refused(plan):
     with pytest.raises(InputError, match="tokens are held at once"):
         checked(header, batch, Change(gpipe), "a file")
     assert checked(plan.header, batch, Change(gpipe), "a file").batch.schedule == gpipe
+    peak = planned_live_peaks(header.cost_model(), batch)
+    taker = int(peak[0].argmax())
+    moves = Moves(rows=tuple(RowMove(0, m, (taker + 1) % 4, taker, 16) for m in range(6)))
+    fits = {"live_microbatches": 1, "max_tokens_per_rank": int(peak.max()) + 1}
+    header = plan.header.model_copy(update={"options": options.model_copy(update=fits)})
+    checked(header, batch, Change(), "a file")
+    with pytest.raises(InputError, match="with its moves activations of"):
+        checked(header, batch, Change(None, moves), "a file")
 
 
 def test_own_work_adds_up_to_the_same_whatever_moves(plan):

@@ -1,6 +1,8 @@
 """Which moves are made on devices of known speed, and what they are said to take."""
 
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +13,19 @@ from hydraplan.activations import foreign_shares
 from hydraplan.cost import CostModel
 from hydraplan.files.lengths import Lengths
 from hydraplan.heads import even_split
+from hydraplan.metrics import planned_live_peaks
 from hydraplan.migration import BLOCK_ROWS, HeadShares, Moves, RowMove, check_moves
 from hydraplan.model import BatchPlan, FloatArray
+from hydraplan.moved_work import share_tokens
 from hydraplan.planner.pipeline.memory import Memory
 from hydraplan.planner.pipeline.one_lane import few_lanes, one_lane, reordered
 from hydraplan.planner.pipeline.portfolio import portfolio
+from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.plan import plan_batch, prepare
 from hydraplan.planner.policy.bucket_time import bucket_s
 from hydraplan.planner.policy.choose_moves import FORMS, choose_moves
-from hydraplan.planner.policy.decide import decide, room
+from hydraplan.planner.policy.decide import allowed, decide, room
 from hydraplan.planner.policy.moved import moved_slots
 from hydraplan.planner.policy.pair_time import pair_time
 from hydraplan.planner.policy.rated import Pair, Rated, rated, with_factors
@@ -30,17 +35,19 @@ PP, RANKS = 2, 8
 
 
 @cache
-def planned(pipeline: str = "zb-h1", recompute: str = "none") -> tuple[CostModel, BatchPlan]:
+def planned(
+    pipeline: str = "zb-h1", recompute: str = "none", tp: int = 1
+) -> tuple[CostModel, BatchPlan]:
     asked = options(
         batch_sequences=128, ranks=RANKS, pp=PP, max_tokens_per_rank=8192, pipeline=pipeline,
-        recompute=recompute,
+        recompute=recompute, tp=tp,
     )  # fmt: skip
     lengths = Lengths("t", "sequences", long_tailed(128, 1, longest=65536))
     _, batches = prepare(lengths, profile(), asked, 1)
     return batches.cost, plan_batch(batches.cost, asked, 0, batches[0])
 
 
-def with_slow(*slow: tuple[int, int, float], pipeline: str = "zb-h1", **more: str) -> Rated:
+def with_slow(*slow: tuple[int, int, float], pipeline: str = "zb-h1", **more: Any) -> Rated:
     cost, plan = planned(pipeline, **more)
     return rated(cost, plan.sequences.placed(), plan.num_microbatches, factors(*slow))
 
@@ -134,7 +141,7 @@ def test_moves_belong_to_the_batch_take_from_the_slow_and_make_nothing_later(slo
     cost, plan = planned()
     placed = plan.sequences.placed()
     found = decide(cost, plan, factors(*slow), forms=forms)
-    check_moves(found.moves, cost.model, placed, with_slow().slots.rows, PP)
+    check_moves(found.moves, cost.num_heads, placed, with_slow().slots.rows, PP)
     assert found.after_s <= found.before_s
     if "shares" not in forms:
         assert not found.moves.shares
@@ -149,6 +156,57 @@ def test_moves_belong_to_the_batch_take_from_the_slow_and_make_nothing_later(slo
         assert move.rows * foreign_shares(cost.model)[0] <= free[move.stage, move.taker]
     if not found.moves:
         assert found.after_s == found.before_s
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, PP - 1), st.integers(0, RANKS - 1), st.sampled_from([0.3, 1.3, 2, 9])
+        ),
+        min_size=1, max_size=3, unique_by=lambda slow: slow[:2],
+    ),
+    st.booleans(),
+    st.sampled_from(["gpipe", "zb-h2", "zb-h1", "1f1b"]),
+    st.sampled_from([1, 2]),
+)  # fmt: skip
+def test_no_rank_holds_more_than_it_may_with_moves_in_a_new_order(slow, is_limited, name, tp):
+    """Uneven heads, foreign rows and heads all counted, in orders that hold far more too."""
+    cost, plan = planned(tp=tp)
+    limit = float(planned_live_peaks(cost, plan).max()) if is_limited else None
+    order = SCHEDULES[name].make(PP, plan.num_microbatches, 1)
+    found = decide(cost, plan, factors(*slow), reorder=lambda slots: order, most_live_tokens=limit)
+    held = planned_live_peaks(cost, replace(plan, schedule=found.schedule), found.moves).max()
+    assert held <= (1 + 1e-9) * allowed(cost, plan, limit)
+    assert allowed(cost, plan, limit) == (limit or 1.03 * planned_live_peaks(cost, plan).max())
+
+
+def test_moves_that_do_not_fit_a_new_order_are_chosen_anew_for_it():
+    cost, plan = planned("1f1b")
+    slow = factors((1, 3, 1.5))
+    old = decide(cost, plan, slow).moves
+    order = planned("zb-h1")[1].schedule
+    anew = replace(plan, schedule=order)
+    limit = float(planned_live_peaks(cost, anew).max())
+    found = decide(cost, plan, slow, reorder=lambda slots: order, most_live_tokens=limit)
+    assert found.schedule == order
+    assert old.rows
+    assert found.moves.rows
+
+
+def test_with_tensor_parallelism_the_heads_of_a_rank_move_and_hold_the_share_they_are():
+    cost, plan = planned(tp=2)
+    placed = plan.sequences.placed()
+    found = decide(cost, plan, factors((1, 3, 2.0)))
+    assert found.moves.shares
+    assert {sum(counts) for s in found.moves.shares for counts in s.counts} == {16}  # of 32
+    check_moves(found.moves, cost.num_heads, placed, with_slow(tp=2).slots.rows, PP)
+    share, of_one = nested(with_slow(tp=2), 2), replace(cost, tp=1)
+    held = share_tokens(cost, placed, share._replace(counts=((4, 12),)))
+    np.testing.assert_allclose(
+        held, share_tokens(of_one, placed, share._replace(counts=((8, 24),)))
+    )
+    assert held[1] > held[0] == 0
 
 
 def test_messages_of_every_chosen_pair_hide_behind_what_its_giver_keeps():
