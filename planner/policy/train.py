@@ -13,7 +13,7 @@ Source: PPO-clip is Schulman et al. 2017; relative advantages within a group are
 that they are what makes this problem learnable, and all constants, we found (docs/policy.md).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -139,12 +139,20 @@ def begun(settings: Settings) -> Learner:
     return Learner(weights, no_moments(weights), 0, 0)
 
 
-def advance(settings: Settings, learner: Learner) -> tuple[Learner, Round]:
-    """One round: play, and learn from what was played."""
+def advance(
+    settings: Settings,
+    learner: Learner,
+    draw: Callable[[np.random.Generator], Instance] | None = None,
+) -> tuple[Learner, Round]:
+    """One round: play, and learn from what was played.
+
+    Args:
+        draw: Makes the batches; None for `draws.drawn`.
+    """
     random = np.random.default_rng([settings.seed, _ROUND, learner.rounds])
     instances, size = [], 0
     while size < min(settings.choices, settings.steps / 10):
-        instances.append(drawn(random))
+        instances.append((draw or drawn)(random))
         size += settings.group * instances[-1].lane.op_s.size
     ends_s, trace = _played(settings, learner.weights, instances, random)
     advantage = np.repeat(advantages(ends_s, settings.baseline).ravel(), np.diff(trace.first))

@@ -9,7 +9,7 @@ from tests.benchmarks.scripts import BENCHMARKS, script
 POLICY = BENCHMARKS / "policy"
 
 
-@pytest.mark.parametrize("name", ["known", "public_setting", "inference"])
+@pytest.mark.parametrize("name", ["known", "public_setting", "inference", "cross_check"])
 def test_the_page_holds_a_section_for_the_script(name):
     page = (POLICY / "README.md").read_text()
     assert f"python benchmarks/policy/{name}.py" in page
