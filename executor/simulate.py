@@ -33,6 +33,7 @@ from hydraplan.files.runfile import (
 from hydraplan.files.trafficfile import Traffic
 from hydraplan.files.trialsfile import Trials, write_trials
 from hydraplan.model import BatchPlan, Timeline
+from hydraplan.planner.compiled import WAIT, is_cold
 from hydraplan.planner.pipeline.noise import Noise, draw, shape_of
 from hydraplan.planner.pipeline.noisy_run import (
     noisy_run,
@@ -42,6 +43,7 @@ from hydraplan.planner.pipeline.noisy_run import (
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.slots import SlotTimes, slot_times
 from hydraplan.version import __version__
+from hydraplan.views.console import counted, note, progress
 
 
 def simulate_run(
@@ -129,15 +131,16 @@ def _as_planned(
     """Steps that change nothing; without noise a batch is run once."""
     cost = header.plan.cost_model()
     quiet: dict[int, tuple[Timeline, Trials]] = {}
-    for step in range(header.steps):
-        batch = visited[step % len(visited)]
-        if noise.active or batch.batch not in quiet:
-            slots = meet(slot_times(cost, batch.sequences.placed(), batch.num_microbatches))
-            quiet[batch.batch] = _step(
-                slots, batch, noise, header.trials, header.seed, step, cost.node_ranks
-            )
-        timeline, tried = quiet[batch.batch]
-        yield Ran(batch, Change(), timeline, None, tried)
+    with progress("steps simulated", header.steps) as advance:
+        for step in counted(range(header.steps), advance):
+            batch = visited[step % len(visited)]
+            if noise.active or batch.batch not in quiet:
+                slots = meet(slot_times(cost, batch.sequences.placed(), batch.num_microbatches))
+                quiet[batch.batch] = _step(
+                    slots, batch, noise, header.trials, header.seed, step, cost.node_ranks
+                )
+            timeline, tried = quiet[batch.batch]
+            yield Ran(batch, Change(), timeline, None, tried)
 
 
 def _corrected(
@@ -152,13 +155,16 @@ def _corrected(
     decide = decide_by(cost, header.plan.options, header.correction, header.migration)
     first: list[Ran] = []
     tried = []
-    for trial in range(header.trials):
-        deciding: Deciding = Corrections(cost, batches, decide)
-        if header.replays is not None:
-            deciding = Replay(repeated, cost.pp, cost.ranks)
-        ran = run_trial(trial, visited, deciding, header, noise, meet)
-        first = first or ran
-        tried.append([step.tried for step in ran])
+    if header.replays is None and is_cold("hydraplan.planner.policy"):
+        note(WAIT)
+    with progress("trials simulated", header.trials) as advance:
+        for trial in counted(range(header.trials), advance):
+            deciding: Deciding = Corrections(cost, batches, decide)
+            if header.replays is not None:
+                deciding = Replay(repeated, cost.pp, cost.ranks)
+            ran = run_trial(trial, visited, deciding, header, noise, meet)
+            first = first or ran
+            tried.append([step.tried for step in ran])
     for step, trials in zip(first, zip(*tried, strict=True), strict=True):
         yield step._replace(tried=beside(trials))
 

@@ -94,7 +94,8 @@ def compare(
     by_policy = pipeline == "policy" and is_cold("hydraplan.planner.policy")
     if by_policy or is_cold("hydraplan.planner.placement"):
         console.note(WAIT)
-    found = list(rows_of(*inputs, names, workers))
+    with console.progress("strategies compared", len(names)) as advance:
+        found = list(console.counted(rows_of(*inputs, names, workers), advance))
     rows = [row for row in found if isinstance(row, Comparison)]
     left_out = [row for row in found if isinstance(row, LeftOut)]
     if not rows:

@@ -123,7 +123,7 @@ def plan(
 
     with (
         plan_many(*inputs, workers or usable_cores()) as (header, batches),
-        console.progress("planning", header.num_batches) as advance,
+        console.progress("batches planned", header.num_batches) as advance,
     ):
         write_plan(output, header, map(kept, console.counted(batches, advance)))
     if json:

@@ -58,9 +58,14 @@ def train_policy(
     from hydraplan.planner.policy.validation import BATCHES, validation
     from hydraplan.views import console
 
-    refuse_existing(output, force)
     settings = Settings(seed, steps, group, cloned=clone)
     checkpoint = output.with_name(f"{output.name.removesuffix('.npz')}.checkpoint.npz")
+    if resume and not checkpoint.exists():
+        raise InputError(
+            f"{checkpoint} does not exist, there is no run to go on from",
+            f"{output} is done" if output.exists() else "leave --resume out",
+        )
+    refuse_existing(output, force)
     if checkpoint.exists() and not (resume or force):
         raise InputError(
             f"{checkpoint} of a run that did not end exists",
@@ -71,15 +76,22 @@ def train_policy(
     if is_cold("hydraplan.planner.policy"):
         console.note(WAIT)
     learner, log = start, nullcontext() if log_dir is None else open_events(log_dir)
-    with log as events, console.progress("choices played", total=steps) as advanced:
-        advanced(start.steps if start is not None else 0)
-        for learner, played, measured in training(settings, start, validation(BATCHES)):
-            advanced(played)
-            if measured is not None:
-                history.append(measured)
-                save_learner(settings, learner, history, checkpoint)
-                if events is not None:
-                    write_scalars(events, learner.steps, measured)
+    try:
+        with log as events, console.progress("choices played", total=steps) as advanced:
+            advanced(start.steps if start is not None else 0)
+            for learner, played, measured in training(settings, start, validation(BATCHES)):
+                advanced(played)
+                if measured is not None:
+                    history.append(measured)
+                    save_learner(settings, learner, history, checkpoint)
+                    if events is not None:
+                        write_scalars(events, learner.steps, measured)
+    except KeyboardInterrupt:
+        if checkpoint.exists():
+            console.note(
+                f"{checkpoint} has what was learnt; the same command with --resume goes on"
+            )
+        raise
     assert learner is not None
     about = {"command": _command(settings), "validation": _told(history[-1])}
     save_policy(Policy(learner.weights, about), output)
@@ -91,6 +103,7 @@ def train_policy(
             for row in history]  # fmt: skip
     console.print_table(COLUMNS, rows, title="throughput gained on the fixed batches, %")
     console.emit(f"\n{output}: {about['command']}")
+    console.note("plans are made by the policy in the package; this one: docs/policy.md, Use")
 
 
 def _command(settings: "Settings") -> str:

@@ -1,8 +1,9 @@
 """The one place that writes to stdout and stderr.
 
 stdout carries data: one JSON object under `--json`, else text and tables. Notes and progress
-go to stderr, progress only where that is a terminal. Everything reads without colour and at
-80 columns; rich itself honours NO_COLOR and FORCE_COLOR. Knows nothing of plans.
+go to stderr, progress as a bar or, off a terminal, as a line now and then. Everything reads
+without colour and at 80 columns; rich itself honours NO_COLOR and FORCE_COLOR. Knows nothing of
+plans.
 """
 
 import json
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import PurePath
 from textwrap import wrap
+from time import monotonic
 from typing import TypeVar
 
 from rich.cells import cell_len
@@ -40,6 +42,9 @@ WIDEST = 10_000
 
 LINES = 24
 """Lines that rich is told of; nothing we print depends on them."""
+
+LINE_S = 30.0
+"""Seconds from one line of progress to the next, where stderr is no terminal."""
 
 ROUNDING = 1e-15
 """What sums of times and shares that cancel may leave; a table says 0."""
@@ -177,13 +182,31 @@ def cell(value: object) -> str:
 
 @contextmanager
 def progress(text: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """Show a bar on stderr while the block runs; yields a function that advances it by a step."""
+    """Tell on stderr how far the block is; yields a function that advances it by a step.
+
+    Off a terminal a line comes every `LINE_S`, so what is done sooner says nothing.
+    """
     if not sys.stderr.isatty():
-        yield lambda step: None
+        yield _told_now_and_then(text, total)
         return
-    with Progress(console=_rich(stderr=True), transient=True) as bar:
+    bar = Progress(console=_rich(stderr=True), transient=True, auto_refresh=False)
+    with bar:  # which has no thread then: the block may fork
         task = bar.add_task(text, total=total)
-        yield lambda step: bar.advance(task, step)
+        yield lambda step: bar.update(task, advance=step, refresh=True)
+
+
+def _told_now_and_then(text: str, total: float | None) -> Callable[[float], None]:
+    done, told_s = 0.0, monotonic()
+    of = "" if total is None else f" of {total:,.0f}"
+
+    def advance(step: float) -> None:
+        nonlocal done, told_s
+        done += step
+        if (now_s := monotonic()) - told_s >= LINE_S:
+            told_s = now_s
+            note(f"{text}: {done:,.0f}{of}")
+
+    return advance
 
 
 def counted(items: Iterable[T], advance: Callable[[float], None]) -> Iterator[T]:

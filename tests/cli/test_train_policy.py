@@ -50,6 +50,8 @@ def test_an_interrupted_run_goes_on_to_the_same_policy(capsys, monkeypatch, tmp_
     monkeypatch.setattr(train, "advance", interrupted)
     assert run(["train-policy", "-o", "part.npz", *TINY]) == 130
     assert [p.name for p in tmp_path.glob("part*")] == ["part.checkpoint.npz"]
+    said = "part.checkpoint.npz has what was learnt; the same command with --resume goes on"
+    assert said in capsys.readouterr().err
     monkeypatch.setattr(train, "advance", real)
     assert run(["train-policy", "-o", "part.npz", *TINY, "--resume"]) == 0
     assert (tmp_path / "part.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()

@@ -146,8 +146,22 @@ def test_numbers_stand_right_and_markup_is_text(capsys):
     assert table_lines(capsys, ["of"], [["5.1%"], ["15.1%"]])[2:] == [" 5.1%", "15.1%"]
 
 
-def test_notes_go_to_stderr_and_progress_is_silent_off_a_terminal(capsys):
+def test_notes_go_to_stderr_and_short_work_says_nothing_off_a_terminal(capsys):
     console.note("n")
     with console.progress("work", 3) as advance:
         advance(1)
     assert capsys.readouterr() == ("", "n\n")
+
+
+def test_long_work_says_off_a_terminal_how_far_it_is_every_half_minute(capsys, monkeypatch):
+    times_s = iter([100.0, 129.9, 130.0, 131.0, 160.0])
+    monkeypatch.setattr(console, "monotonic", lambda: next(times_s))
+    with console.progress("choices played", 20_000) as advance:
+        for step in (1000, 500, 1, 2):
+            advance(step)
+    said = "choices played: 1,500 of 20,000\nchoices played: 1,503 of 20,000\n"
+    assert capsys.readouterr() == ("", said)
+    times_s = iter([0.0, 30.0])
+    with console.progress("trials simulated") as advance:
+        advance(7)
+    assert capsys.readouterr().err == "trials simulated: 7\n"
