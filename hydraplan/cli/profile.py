@@ -26,7 +26,7 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
 ) -> None:
     """Measure attention, linear and link costs on this device, or write an analytic profile."""
-    from hydraplan.config import load_cluster, load_model
+    from hydraplan.config import builtin_names, load_cluster, load_model
     from hydraplan.errors import InputError
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.profilefile import Measurement, write_profile
@@ -50,7 +50,7 @@ def profile(
     rows: list[Measurement] = []
     if links is not None and device == "analytic":
         header = analytic_header(links, shape)
-        if shape.dtype in ("float32", "float64"):
+        if shape.dtype in ("float32", "float64") and cluster in builtin_names("cluster"):
             _note(f"model dtype is {shape.dtype}; a built-in cluster has the rates of bfloat16")
     else:
         _require_torch(device)

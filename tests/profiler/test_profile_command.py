@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -71,12 +72,18 @@ def test_json_is_one_object_with_the_version_first(tmp_path: Path, hydraplan: Co
     assert values["fit"]["devices_per_node"] == 8
 
 
-def test_a_float_model_on_a_cluster_is_accepted_with_a_note(
+def test_a_float_model_on_a_built_in_cluster_is_accepted_with_a_note_and_on_a_file_without(
     tmp_path: Path, hydraplan: Command
 ) -> None:
     done = hydraplan("profile", *ANALYTIC[:-1], "tiny", "-o", tmp_path / "p.parquet")
     assert done.code == 0
     assert "bfloat16" in done.err
+    own = tmp_path / "own.toml"
+    own.write_text((resources.files("hydraplan") / "data/cluster-h100-sxm.toml").read_text())
+    asked = [str(own) if part == "h100-sxm" else part for part in ANALYTIC[:-1]]
+    done = hydraplan("profile", *asked, "tiny", "-o", tmp_path / "own.parquet")
+    assert done.code == 0
+    assert "bfloat16" not in done.err
 
 
 @pytest.mark.parametrize(

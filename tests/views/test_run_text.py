@@ -7,7 +7,7 @@ import pytest
 from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.runfile import Run
 from hydraplan.files.trafficfile import Traffic
-from hydraplan.files.trialsfile import Trials
+from hydraplan.files.trialsfile import CORRECTION, Trials
 from hydraplan.views.run_text import (
     OP_WAIT,
     RUN_COLUMNS,
@@ -130,6 +130,8 @@ def test_what_a_source_costs_is_told_from_the_same_trials_without_it():
         ["jitter", 9.0, 3.0, interval, "25.0%"],
         ["all together", 8.0, 4.0, interval, "33.3%"],
     ]
+    changed = TRIALS._replace(without_s={CORRECTION: np.array([11.0, 19.0])})
+    assert noise_rows(changed)[0] == ["what changed meanwhile", 15.0, -3.0, interval, "-25.0%"]
     assert causes_json(TRIALS)[1] == {
         "cause": "jitter",
         "lost_s": 4.0,
