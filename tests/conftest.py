@@ -4,12 +4,18 @@ Hypothesis draws the same cases in every run, has no deadline and never minds ho
 takes, since a test never judges wall time.
 """
 
+import inspect
 import os
+from functools import partial
 
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+inspect.stack = partial(inspect.stack, context=0)
+"""Without lines of source: torch's launcher asks for it 18 times a run just to name its caller,
+which costs 1.5 s of CPU at the depth that tests are called from."""
 
 settings.register_profile(
     "repeatable",

@@ -71,6 +71,12 @@ def short(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def middling(tmp_path_factory):
+    """Eight steps, with checkpoints after three, six and eight."""
+    return whole_run(tmp_path_factory.mktemp("middling"), 8)
+
+
+@pytest.fixture(scope="module")
 def long(tmp_path_factory):
     """Twenty steps."""
     return whole_run(tmp_path_factory.mktemp("long"), 20)
@@ -97,13 +103,8 @@ def tensors(run):
 
 def rows_of(steps):
     """How often each row of the length file stands in some steps."""
-    return Counter(
-        row
-        for step in steps
-        for row in range(
-            step["first_sequence_id"], step["first_sequence_id"] + step["num_sequences"]
-        )
-    )
+    spans = [(step["first_sequence_id"], step["num_sequences"]) for step in steps]
+    return Counter(row for first, count in spans for row in range(first, first + count))
 
 
 def losses(run):
@@ -147,15 +148,15 @@ def test_a_run_whose_worker_was_killed_goes_on_to_the_same_bits(short, tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", range(20))
-def test_any_worker_may_be_killed_at_any_moment(long, tmp_path, monkeypatch, draw):
+def test_any_worker_may_be_killed_at_any_moment(middling, tmp_path, monkeypatch, draw):
     random = np.random.default_rng([5, draw])
     output = tmp_path / "x.run"
-    killed_run(long, output, monkeypatch, int(random.integers(4)), random.uniform(0.02, 0.98))
+    killed_run(middling, output, monkeypatch, int(random.integers(4)), random.uniform(0.02, 0.98))
     if output.is_dir():
-        run = train(long.plan, resume=output)
+        run = train(middling.plan, resume=output)
     else:
-        run = train(long.plan, output=output, checkpoint_every=EVERY)
-    assert_as_if_uninterrupted(run, long)
+        run = train(middling.plan, output=output, checkpoint_every=EVERY)
+    assert_as_if_uninterrupted(run, middling)
 
 
 def test_lost_workers_are_started_again_by_themselves_and_stderr_tells(

@@ -1,3 +1,4 @@
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -21,6 +22,7 @@ from hydraplan.planner.plan import plan
 from tests.planner.cases import cost_model, long_tailed, mix, options, profile, request_for
 
 
+@cache
 def planned(count: int, seed: int, **changes: object) -> tuple[PlanHeader, BatchPlan]:
     length = long_tailed(count, seed, longest=30_000)
     length[::7] = 0  # rows without a place count in windows too
