@@ -34,7 +34,7 @@ RAN = {
 NAMED_LANES = 4
 """More lanes than these are counted, not named."""
 
-LEAST_PLANNING_S = 1e-3
+LEAST_PLANNING_S = 1e-2
 """Deciding that took less is not told."""
 
 
@@ -137,7 +137,7 @@ def _print_event(run: Run, number: int, event: Event) -> None:
     if row.kind == "undo" or any(each.change for each in event.rows):
         told += f" {_bought(run, event)}"
     if (planning_s := sum(each.planning_s for each in event.rows)) >= LEAST_PLANNING_S:
-        told += f" Deciding took {planning_s:.2g} s, which no step counts."
+        told += f" Deciding took {planning_s:.2g} s between steps."
     head = f"{number}. "
     lines = wrap(told, console.cells(0), initial_indent=head, subsequent_indent=" " * len(head))
     console.draw(lines)
@@ -222,8 +222,12 @@ def rank_speed_hint(run: Run) -> str:
     lanes = ", ".join(f"lane {lane} {1 / f:.2f}" for lane, f in enumerate(factor) if f > 1)
     path = run.path if run.path.is_dir() else "RUN"
     rest = "" if run.header.checkpoint_every is None else f" --resume-from {path}"
+    decided = [row.without_s - row.predicted_gain_s for row in told[-1].rows]
+    now_s = sum(decided) / len(decided)
     return (
-        f"Speeds at the end: {lanes}. To place coming batches by them:\n"
+        f"Speeds at the end: {lanes}. To place coming batches by them, as if these lanes were slow"
+        f" on all stages; worth it if that plan predicts less than the {now_s:.4g} s that this one"
+        " takes by now:\n"
         f"hydraplan plan {run.header.plan.lengths_name} --profile PROFILE {_asked(options)}"
         f" --rank-speed {path}{rest} -o NEXT.plan"
     )

@@ -57,7 +57,7 @@ What changed while it ran: correction portfolio, migration on
    data. Done: op order of 2 batches changed, attention heads of 1 group shared
    unevenly, MLP rows of 1 slot given away by lane 1 to lane 0. Bought:
    predicted 10.0% of a step, measured 25.0%: 1.5 s a step over 5 steps, 2 s
-   expected without. Deciding took 0.02 s, which no step counts.
+   expected without. Deciding took 0.02 s between steps.
 2. steps 17 to 19: stage 1, lane 1 takes as long as planned again, since step
    15. Done: all batches as planned again. Against keeping it: predicted 5.0% of
    a step, measured 9.1%: 1 s a step over 2 steps, 1.1 s expected without.
@@ -70,7 +70,8 @@ def test_a_rank_that_is_slow_at_the_end_comes_with_the_plan_for_coming_batches(
 ):
     text = told(capsys, monkeypatch, run(tmp_path, ROWS[:2]))
     lines = text.replace("\n", " ")
-    assert "Speeds at the end: lane 1 0.67. To place coming batches by them:" in text
+    assert "Speeds at the end: lane 1 0.67. To place coming batches by them, as if" in text
+    assert "predicts less than the 1.8 s that this one takes by now: hydraplan plan" in lines
     assert "hydraplan plan by-hand --profile PROFILE --pp 2 --ranks 2 --tp 1" in lines
     assert f"--rank-speed {tmp_path} -o NEXT.plan" in lines
     assert "--resume-from" not in text
