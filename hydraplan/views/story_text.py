@@ -121,7 +121,8 @@ def print_story(run: Run) -> None:
     console.emit(f"\nWhat changed while it ran: {asked}")
     told = events(run)
     if not told:
-        console.emit(f"nothing: in {many(len(run.steps), 'step')} no rank was found slow")
+        nobody = "no rank was found slow" if header.replays is None else "that run decided nothing"
+        console.emit(f"nothing: in {many(len(run.steps), 'step')} {nobody}")
     for number, event in enumerate(told, 1):
         _print_event(run, number, event)
     if hint := rank_speed_hint(run):
@@ -184,12 +185,17 @@ def _bought(run: Run, event: Event) -> str:
     if not pairs:
         return f"{text}; not {run.header.mode}, no step to compare with."
     expected_s, taken_s = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
-    each = [f"{1 - taken / expected:.1%}" for expected, taken in sorted(pairs, key=_share)]
+    each = [_gain(expected, taken) for expected, taken in sorted(pairs, key=_share)]
     spread = f" (single steps {each[-1]} to {each[0]})" if each[0] != each[-1] else ""
     return (
-        f"{text}, {run.header.mode} {1 - taken_s / expected_s:.1%}{spread}: {taken_s:.4g} s a step"
+        f"{text}, {run.header.mode} {_gain(expected_s, taken_s)}{spread}: {taken_s:.4g} s a step"
         f" over {many(len(pairs), 'step')}, {expected_s:.4g} s expected without."
     )
+
+
+def _gain(expected_s: float, taken_s: float) -> str:
+    """What was saved of an expected time; no sign where that rounds to nothing."""
+    return f"{round(1 - taken_s / expected_s, 3) + 0.0:.1%}"
 
 
 def _share(pair: tuple[float, float]) -> float:
@@ -210,12 +216,15 @@ def _compared(run: Run, event: Event) -> Iterator[tuple[float, float]]:
 
 
 def rank_speed_hint(run: Run) -> str:
-    """How to plan coming batches for ranks slow at the end; "" if none is, or in a replay."""
+    """How to plan coming batches for ranks slow at the end; "" where there is nothing to place anew.
+
+    That is where none is slow, a stage has one lane, or decisions were repeated.
+    """
     told = events(run)
     slow = [rank for rank in told[-1].rows[0].slow if rank.factor > 1] if told else []
-    if not slow or run.header.replays is not None:
-        return ""
     options = run.header.plan.options
+    if not slow or options.ranks < 2 or run.header.replays is not None:
+        return ""
     factor = [1.0] * options.ranks
     for rank in slow:
         factor[rank.lane] = max(factor[rank.lane], rank.factor)

@@ -77,6 +77,10 @@ def test_a_rank_that_is_slow_at_the_end_comes_with_the_plan_for_coming_batches(
     assert "--resume-from" not in text
     kept = told(capsys, monkeypatch, run(tmp_path, ROWS[:2], checkpoint_every=5))
     assert f"--resume-from {tmp_path}" in kept.replace("\n", " ")
+    plan = header().plan
+    alone = plan.model_copy(update={"options": plan.options.model_copy(update={"ranks": 1})})
+    row = ROWS[0]._replace(slow=(Slow(1, 0, 5, 1.5),))
+    assert "Speeds" not in told(capsys, monkeypatch, run(tmp_path, (row,), plan=alone))
     gone = told(capsys, monkeypatch, run(tmp_path / "gone", ROWS[:2]))
     assert "--rank-speed RUN -o NEXT.plan" in gone.replace("\n", " ")
 
@@ -100,6 +104,8 @@ def test_a_run_that_could_change_nothing_has_no_story_and_a_replay_says_so(
     assert told(capsys, monkeypatch, plain) == ""
     again = run(tmp_path, correction="none", migration=False, replays="0" * 64)
     assert "decisions repeated from another run" in told(capsys, monkeypatch, again)
+    nothing = run(tmp_path, (), correction="none", migration=False, replays="0" * 64)
+    assert "in 20 steps that run decided nothing" in told(capsys, monkeypatch, nothing)
     slow = run(tmp_path, ROWS[:2], correction="none", migration=False, replays="0" * 64)
     assert "Speeds" not in told(capsys, monkeypatch, slow)
 
@@ -117,6 +123,9 @@ def test_a_gain_says_how_far_single_steps_differ_and_whose_it_is(tmp_path, capsy
     assert "migration on; of the first of 200 trials, each decides for itself 1." in text
     assert "simulated 23.0% (single steps -10.0% to 50.0%): 1.54 s a step over 5 steps" in text
     assert "measured" not in text
+    found.steps[9]["iteration_s"] = 2.0000001
+    text = told(capsys, monkeypatch, found).replace("\n   ", " ")
+    assert "simulated 25.0% (single steps 0.0% to 50.0%)" in text
 
 
 def test_lanes_that_give_and_take_are_named_if_they_are_few(tmp_path, capsys, monkeypatch):
