@@ -23,9 +23,9 @@ FORMS = {
 """What moved, by the form of the move, and of how many."""
 
 RAN = {
-    "reorder": "another op order",
-    "migrate": "work moved",
-    "reorder+migrate": "another op order and work moved",
+    "reorder": "with another op order",
+    "migrate": "with work moved",
+    "reorder+migrate": "with another op order and work moved",
     "undo": "as planned again",
     "leave": "as planned, no change would gain enough",
 }
@@ -216,7 +216,7 @@ def _compared(run: Run, event: Event) -> Iterator[tuple[float, float]]:
 
 
 def rank_speed_hint(run: Run) -> str:
-    """How to plan coming batches for ranks slow at the end; "" where there is nothing to place anew.
+    """How to plan coming batches for ranks slow at the end; "" where nothing can be placed anew.
 
     That is where none is slow, a stage has one lane, or decisions were repeated.
     """
@@ -235,8 +235,8 @@ def rank_speed_hint(run: Run) -> str:
     now_s = sum(decided) / len(decided)
     return (
         f"Speeds at the end: {lanes}. To place coming batches by them, as if these lanes were slow"
-        f" on all stages; worth it if that plan predicts less than the {now_s:.4g} s that this one"
-        " takes by now:\n"
+        f" on all stages; worth it if that plan predicts less than the {now_s:.4g} s that are"
+        " predicted of this one as it runs by now:\n"
         f"hydraplan plan {run.header.plan.lengths_name} --profile PROFILE {_asked(options)}"
         f" --rank-speed {path}{rest} -o NEXT.plan"
     )

@@ -71,7 +71,7 @@ def test_a_rank_that_is_slow_at_the_end_comes_with_the_plan_for_coming_batches(
     text = told(capsys, monkeypatch, run(tmp_path, ROWS[:2]))
     lines = text.replace("\n", " ")
     assert "Speeds at the end: lane 1 0.67. To place coming batches by them, as if" in text
-    assert "predicts less than the 1.8 s that this one takes by now: hydraplan plan" in lines
+    assert "the 1.8 s that are predicted of this one as it runs by now: hydraplan plan" in lines
     assert "hydraplan plan by-hand --profile PROFILE --pp 2 --ranks 2 --tp 1" in lines
     assert f"--rank-speed {tmp_path} -o NEXT.plan" in lines
     assert "--resume-from" not in text
@@ -141,9 +141,11 @@ def test_a_step_that_ran_a_decision_says_what_and_why_once_an_event():
     well = "step 18 ran as planned again: " + WELL
     assert decision_note(ROWS[2], ROWS[1]) == well
     assert decision_note(ROWS[0], None).startswith(
-        "step 8 ran another op order and work moved: stage 1, lane 1 takes 1.50x"
+        "step 8 ran with another op order and work moved: stage 1, lane 1 takes 1.50x"
     )
-    assert decision_note(ROWS[1], ROWS[0]) == "step 9 ran another op order: for the same reason"
+    assert (
+        decision_note(ROWS[1], ROWS[0]) == "step 9 ran with another op order: for the same reason"
+    )
 
 
 def test_json_counts_decisions_and_tells_slow_ranks_from_fast_ones(tmp_path):
