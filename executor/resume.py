@@ -166,8 +166,18 @@ def refuse_other(earlier: Run | None, asked: RunHeader) -> None:
         if name not in MAY_CHANGE and value != before:
             raise InputError(
                 f"{name.replace('_', ' ')} {value} is not that of run {earlier.path}, {before}",
-                "resume with the options of the run; those left out are taken from it",
+                "name its --replay again: the run knows only a digest of the decisions"
+                if name == "replays"
+                else "resume with the options of the run; those left out are taken from it",
             )
+
+
+def refuse_replay(earlier: Run | None, replay: Path | None) -> None:
+    """Refuse to repeat decisions in a run that began with its own, or with none."""
+    if replay is not None and earlier is not None and earlier.header.replays is None:
+        raise InputError(
+            f"--replay {replay}: run {earlier.path} repeats no decisions", "leave --replay out"
+        )
 
 
 def _world(plan: PlanHeader) -> str:

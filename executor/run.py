@@ -36,6 +36,7 @@ from hydraplan.executor.resume import (
     output_of,
     refuse_moved_on,
     refuse_other,
+    refuse_replay,
     start_again,
     start_of,
     taken,
@@ -109,6 +110,7 @@ def execute(
     num_batches = plan.header.num_batches
     earlier = earlier_run(resume, output)
     first = start_of(earlier, plan)
+    refuse_replay(earlier, replay)
     output = output_of(output, force, earlier, first)
     if max_restarts and under_torchrun():
         raise InputError(

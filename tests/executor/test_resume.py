@@ -19,7 +19,7 @@ from hydraplan.cli.app import run as command
 from hydraplan.errors import InputError, RunFailed, StalePlan, WorkerLost
 from hydraplan.executor import launch
 from hydraplan.executor.folder import one_at_a_time, sole_writer
-from hydraplan.executor.resume import Start, refuse_moved_on
+from hydraplan.executor.resume import Start, refuse_moved_on, refuse_other
 from hydraplan.files.checkpointfile import CHECKPOINTS, checkpoint_folders, newest_checkpoint
 from hydraplan.files.runfile import RUN_FILES, Run, open_run, recorder
 from hydraplan.files.tensorfile import read_tensors
@@ -220,6 +220,18 @@ def test_other_options_than_the_runs_are_refused_with_both_values(plan, copied, 
     with pytest.raises(InputError, match=said):
         train(plan, resume=copied, **({"steps": 9} | changes))
     assert {path.name: path.read_bytes() for path in copied.glob("*.parquet")} == before
+
+
+def test_what_is_repeated_stays_so_when_a_run_goes_on(plan, copied):
+    with pytest.raises(InputError, match=r"x\.run repeats no decisions"):
+        train(plan, resume=copied, steps=7, replay=copied)
+    run = open_run(copied)
+    again = run._replace(header=run.header.model_copy(update={"replays": "0" * 64}))
+    with pytest.raises(InputError, match="replays None is not that of run") as caught:
+        refuse_other(again, run.header)
+    assert caught.value.hint == (
+        "name its --replay again: the run knows only a digest of the decisions"
+    )
 
 
 def test_a_run_that_is_done_says_so_and_stays_as_it_was(plan, copied, capfd):
