@@ -3,7 +3,7 @@
 A change comes from rank 0, from a decision just made or from the file of another run. Whoever is
 about to run it asks here, as `prepare` asks of a plan: every op once and in legal order, no more
 activations than the plan allows, lowered to messages that no transport gets stuck on, moves of
-slots, ranks and buckets that are there.
+slots, ranks and buckets that are there, places that keep what the plan promises.
 """
 
 from dataclasses import replace
@@ -17,13 +17,17 @@ from hydraplan.invariants import RULES
 from hydraplan.metrics import planned_live_peaks
 from hydraplan.migration import Moves, check_moves
 from hydraplan.model import BatchPlan
+from hydraplan.places import with_places
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.lowering import Steps
 from hydraplan.planner.pipeline.memory import ROUNDING
-from hydraplan.slots import slot_times
+from hydraplan.slots import slot_rows
 
 RULES_OF_OPS = ("schedule", "live-tokens")
 """What a plan must hold of its op orders, whatever they are."""
+
+NOT_OF_PLACES = ("accounted", *RULES_OF_OPS)
+"""All others that it promises are asked of new places; which rows there are does not change."""
 
 
 class Changed(NamedTuple):
@@ -35,7 +39,13 @@ class Changed(NamedTuple):
 
 
 def with_change(batch: BatchPlan, change: Change) -> BatchPlan:
-    """The batch in the op order that is in force."""
+    """The batch at the places and in the op order that are in force.
+
+    Raises:
+        InputError: The places are not those of so many sequences.
+    """
+    if change.places is not None:
+        batch = replace(batch, sequences=with_places(batch.sequences, change.places))
     return batch if change.schedule is None else replace(batch, schedule=change.schedule)
 
 
@@ -48,17 +58,22 @@ def checked(header: PlanHeader, batch: BatchPlan, change: Change, of: str) -> Ch
     Raises:
         InputError: It does not fit the batch.
     """
-    cost, found = header.cost_model(), with_change(batch, change)
-    placed, where = batch.sequences.placed(), f"{of}, batch {batch.batch}"
+    cost, where = header.cost_model(), f"{of}, batch {batch.batch}"
     hint = "the decisions are not of this plan, or were changed"
+    try:
+        found = with_change(batch, change)
+    except InputError as error:
+        raise InputError(f"{where}: {error}", hint) from None
     if len(found.schedule) != cost.pp:
         raise InputError(f"{where}: ops of {len(found.schedule)} stages, not {cost.pp}", hint)
-    for name in RULES_OF_OPS:
+    of_places = [rule for rule in RULES if rule in header.invariants and rule not in NOT_OF_PLACES]
+    placed = found.sequences.placed()
+    for name in (*(of_places if change.places else ()), *RULES_OF_OPS):
         for text in RULES[name](header, cost, found, placed):
             raise InputError(f"{where}: {text}", hint)
-    slots = slot_times(cost, placed, batch.num_microbatches)
+    rows = slot_rows(placed, cost.ranks, batch.num_microbatches)
     try:
-        check_moves(change.moves, cost.num_heads, placed, slots.rows, cost.pp)
+        check_moves(change.moves, cost.num_heads, placed, rows, cost.pp)
         steps = lower_batch(Path(of), header, found)
     except (InputError, InvalidPlan) as error:
         raise InputError(f"{where}: {error}", hint) from None

@@ -37,6 +37,7 @@ from hydraplan.model import BatchPlan, FloatArray, Schedule, Timeline
 from hydraplan.planheader import PlanOptions
 from hydraplan.planner.compiled import WAIT, is_cold
 from hydraplan.planner.pipeline.simulator import simulate
+from hydraplan.planner.placed_anew import placed_anew
 from hydraplan.planner.planned import PLANNED
 from hydraplan.planner.planned_ops import memory_of
 from hydraplan.planner.policy.choose_moves import FORMS
@@ -154,8 +155,9 @@ class Corrections:
 
     def predicted_s(self, batch: BatchPlan, change: Change, factor: FloatArray) -> float:
         """Noise-free iteration of a batch so changed, if ranks take `factor` times as long."""
-        slots = with_factors(loads_of(self._cost, batch, change.moves, factor).slots, factor)
-        return shares(simulate(slots, with_change(batch, change).schedule))["iteration_s"]
+        now = with_change(batch, change)
+        slots = with_factors(loads_of(self._cost, now, change.moves, factor).slots, factor)
+        return shares(simulate(slots, now.schedule))["iteration_s"]
 
     def _gain_s(self, worked: Worked, decided: Decided) -> float | None:
         """What would have been less what was; None where no step since the ranks changed is kept.
@@ -258,9 +260,10 @@ def decide_by(
             forms=FORMS if migration else (),
             reorder=None if correction == "none" else reorder,
             most_live_tokens=options.live_limit_tokens,
+            anew=() if correction == "none" else placed_anew(cost, options, batch, factor),
         )
         schedule = None if found.schedule == batch.schedule else found.schedule
-        return Change(schedule, found.moves), found.before_s, found.after_s
+        return Change(schedule, found.moves, found.places), found.before_s, found.after_s
 
     return decided
 

@@ -65,8 +65,8 @@ def run_trial(
         shape, trials = shape_of(plain, cost.node_ranks), range(trial, trial + 1)
         draws = draw(noise, shape, planned_s[at], trials, run.seed, step)
         if (key := (batch.batch, change)) not in known:
-            in_order = checked(run.plan, batch, change, "a decision").batch
-            known[key] = in_order, loads_of(cost, batch, change.moves, straggling(draws))
+            ran = checked(run.plan, batch, change, "a decision").batch
+            known[key] = ran, loads_of(cost, ran, change.moves, straggling(draws))
         now, loads = known[key]
         slots = meet(loads.slots)
         timeline = loads.busy(noisy_timeline(slots, now.schedule, draws))

@@ -5,7 +5,8 @@ what one batch runs from its step on, whenever it comes, until the next event; a
 in the present event runs as planned. So each event has a row at its first step, whatever it
 does, and `in_force` needs no more than the rows to repeat a run.
 
-A change is text: op orders as words a stage, moves as `hydraplan.migration` has them. Reading
+A change is text: op orders as words a stage, moves and places as `hydraplan.migration` and
+`hydraplan.places` have them. Reading
 checks that every row is one that a run leaves; whether a change fits its batch is asked where it is
 run.
 """
@@ -25,9 +26,11 @@ from hydraplan.errors import InputError
 from hydraplan.files.parquet import open_parquet, read_rows
 from hydraplan.migration import Moves, moves_of
 from hydraplan.model import Op, OpKind, Schedule
+from hydraplan.places import Places, places_from
 
-KINDS = ("reorder", "migrate", "reorder+migrate", "undo", "leave")
-"""What a decision does; `undo` goes back to the plan, `leave` finds nothing to gain."""
+CHANGES = ("place", "reorder", "migrate")
+"""What a decision may do, joined by `+`; `undo` goes back to the plan, `leave` finds nothing to
+gain."""
 
 DECISIONS_SCHEMA = pa.schema(
     [
@@ -53,24 +56,26 @@ class Slow(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a batch runs otherwise than planned: op orders, None for the plan's, and moves."""
+    """What a batch runs otherwise than planned: op orders, moves, places; None for the plan's."""
 
     schedule: Schedule | None = None
     moves: Moves = Moves()
+    places: Places | None = None
 
     def __bool__(self) -> bool:
-        return self.schedule is not None or bool(self.moves)
+        return bool(self.kind)
 
     @property
     def kind(self) -> str:
-        """Of `KINDS`; the empty text where nothing changes."""
-        parts = {"reorder": self.schedule is not None, "migrate": bool(self.moves)}
-        return "+".join(name for name, is_done in parts.items() if is_done)
+        """Of `CHANGES`, all that are done; the empty text where nothing changes."""
+        done = (self.places is not None, self.schedule is not None, bool(self.moves))
+        return "+".join(name for name, is_done in zip(CHANGES, done, strict=True) if is_done)
 
     def to_text(self) -> str:
         """JSON, the same bytes for the same change."""
         words = None if self.schedule is None else [_words(stage) for stage in self.schedule]
-        plain = {"schedule": words, "moves": self.moves.to_json()}
+        places = None if self.places is None else self.places.to_json()
+        plain = {"schedule": words, "moves": self.moves.to_json(), "places": places}
         return json.dumps(plain, separators=(",", ":"))
 
 
@@ -113,13 +118,14 @@ def change_of(text: str) -> Change:
         found = json.loads(text)
     except (ValueError, RecursionError):
         raise InputError("a change is no JSON") from None
-    if not isinstance(found, dict) or set(found) != {"schedule", "moves"}:
-        raise InputError("a change is not an object of schedule and moves")
+    if not isinstance(found, dict) or set(found) != set(Change._fields):
+        raise InputError(f"a change is not an object of {', '.join(Change._fields)}")
     words = found["schedule"]
     if words is not None and not (isinstance(words, list) and all(type(w) is str for w in words)):
         raise InputError("the schedule of a change is no list of texts")
     schedule = None if words is None else tuple(_ops(stage) for stage in words)
-    return Change(schedule, moves_of(found["moves"]))
+    places = None if found["places"] is None else places_from(found["places"])
+    return Change(schedule, moves_of(found["moves"]), places)
 
 
 def change_digest(batch: int, text: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from hydraplan.cost import CostModel
 from hydraplan.layout import legal_degrees, rank_tokens_max
 from hydraplan.model import FloatArray, IntArray, Schedule, Search, Sequences
+from hydraplan.places import global_order
 from hydraplan.planner.pipeline.fast_run import Slots, iteration_s, slots_of
 from hydraplan.planner.pipeline.order import microbatch_order
 from hydraplan.planner.placement.cost_table import CostTable
@@ -233,14 +234,6 @@ def wrong_by(error: float, shape: tuple[int, ...]) -> FloatArray:
 
 
 def in_global_order(placed: Sequences) -> Sequences:
-    """Number the sequences of each microbatch in the order that every rank runs them.
-
-    Degree descending, then sequence_id: members of aligned groups then arrive together, and
-    one order for all ranks keeps their collectives from crossing.
-    """
-    by = np.lexsort((placed.sequence_id, -placed.degree, placed.microbatch))
-    microbatch = placed.microbatch[by]
-    starts = np.searchsorted(microbatch, microbatch)
-    order = np.empty_like(by)
-    order[by] = np.arange(len(by)) - starts
+    """Number the sequences of each microbatch in the order that every rank runs them."""
+    order = global_order(placed.sequence_id, placed.degree, placed.microbatch)
     return replace(placed, order=order)

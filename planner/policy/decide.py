@@ -1,13 +1,15 @@
-"""What to change before a step, given how slow each device is: moves, and the op order.
+"""What to change before a step, given how slow each device is: places, moves, and the op order.
 
-Both are scored by the simulator on the expected slots, without noise; what does not save the whole
-step more than `MARGIN` is left as it is.
+Each placement that is offered, the plan's own first, is tried with moves and with an op order
+planned anew, apart and together. All are scored by the simulator on the expected slots, without
+noise. A change has to save the whole step more than `MARGIN`, and one that changes more than
+another `MORE` beyond that one.
 
-Source: Conductor joins a schedule that is planned again with migration; when it is worth it is our
-choice.
+Source: Conductor joins a schedule that is planned again with migration; places, and when which is
+worth it, are our choice.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ from hydraplan.cost import CostModel
 from hydraplan.metrics import live_peaks, planned_live_peaks, shares
 from hydraplan.migration import Moves
 from hydraplan.model import BatchPlan, FloatArray, Schedule
+from hydraplan.places import Places, with_places
 from hydraplan.planner.pipeline.memory import ROUNDING
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.policy.choose_moves import FORMS, choose_moves
@@ -25,8 +28,8 @@ from hydraplan.planner.policy.moved import moved_slots
 from hydraplan.planner.policy.rated import rated, with_factors
 from hydraplan.slots import SlotTimes
 
-MARGIN = 0.005
-"""Share of the step that a change has to save."""
+MARGIN, MORE = 0.005, 0.002
+"""Shares of the step that a change has to save, and what changes more."""
 
 SPARE = 0.03
 """Share by which a rank may hold more than the fullest rank of a plan without a limit."""
@@ -45,6 +48,7 @@ class Decision(NamedTuple):
     moves: Moves
     before_s: float
     after_s: float
+    places: Places | None = None
 
 
 def decide(
@@ -55,6 +59,7 @@ def decide(
     forms: Collection[str] = FORMS,
     reorder: Reorder | None = None,
     most_live_tokens: float | None = None,
+    anew: Collection[Places] = (),
 ) -> Decision:
     """Choose for a batch of a plan, alike wherever it is asked.
 
@@ -63,29 +68,62 @@ def decide(
         forms: Forms of migration that may be used, of `choose_moves.FORMS`; none for no moves.
         reorder: Plans the op order anew; None keeps the plan's.
         most_live_tokens: Activations that a rank may hold at once, `allowed` if None.
+        anew: Other placements, of as many microbatches.
     """
     most = allowed(cost, batch, most_live_tokens)
-    known = rated(cost, batch.sequences.placed(), batch.num_microbatches, factor)
-    now = with_factors(known.slots, factor)
-    before_s = _iteration_s(now, batch.schedule)
-    found = Decision(batch.schedule, Moves(), before_s, before_s)
-    if forms:
-        moves = choose_moves(known, forms, room(cost, batch, most))
-        if moves:
-            slots = with_factors(moved_slots(known, moves), factor)
-            after_s = _iteration_s(slots, batch.schedule)
-            if after_s < (1 - MARGIN) * found.after_s:
-                found, now = found._replace(moves=moves, after_s=after_s), slots
-    if reorder is not None:
-        schedule = reorder(now)
-        anew, moves = replace(batch, schedule=schedule), found.moves
-        if moves and not _fits(cost, anew, moves, most):
-            moves = choose_moves(known, forms, room(cost, anew, most))
-            now = with_factors(moved_slots(known, moves), factor)
-        after_s = _iteration_s(now, schedule)
-        if after_s < (1 - MARGIN) * found.after_s and _fits(cost, anew, moves, most):
-            found = found._replace(schedule=schedule, moves=moves, after_s=after_s)
+    found: Decision | None = None
+    for places in (None, *anew):
+        sequences = batch.sequences if places is None else with_places(batch.sequences, places)
+        placed = replace(batch, sequences=sequences)
+        for each in _tried(cost, placed, factor, forms, reorder, most):
+            if found is None:
+                found = each
+            less = MORE if found.after_s < found.before_s else MARGIN
+            if each.after_s < (1 - less) * found.after_s:
+                found = each._replace(before_s=found.before_s, places=places)
+    assert found is not None
     return found
+
+
+def _tried(
+    cost: CostModel,
+    batch: BatchPlan,
+    factor: FloatArray,
+    forms: Collection[str],
+    reorder: Reorder | None,
+    most_live_tokens: float,
+) -> Iterator[Decision]:
+    """A placement as it is, with moves, in another order, with both; what is held too much not."""
+    known = rated(cost, batch.sequences.placed(), batch.num_microbatches, factor)
+    still = Moves(), with_factors(known.slots, factor)
+
+    def with_moves(batch: BatchPlan) -> tuple[Moves, SlotTimes]:
+        moves = (
+            choose_moves(known, forms, room(cost, batch, most_live_tokens)) if forms else still[0]
+        )
+        return (moves, with_factors(moved_slots(known, moves), factor)) if moves else still
+
+    moved = with_moves(batch)
+    yield from _scored(cost, batch, (still, moved), most_live_tokens)
+    if reorder is None:
+        return
+    anew = replace(batch, schedule=reorder(moved[1]))
+    if not _fits(cost, anew, moved[0], most_live_tokens):
+        moved = with_moves(anew)
+    yield from _scored(cost, anew, (still, moved), most_live_tokens)
+
+
+def _scored(
+    cost: CostModel,
+    batch: BatchPlan,
+    ways: Iterable[tuple[Moves, SlotTimes]],
+    most_live_tokens: float,
+) -> Iterator[Decision]:
+    """Each of these that fits, with what it takes."""
+    for moves, slots in dict(ways).items():
+        if _fits(cost, batch, moves, most_live_tokens):
+            after_s = shares(simulate(slots, batch.schedule))["iteration_s"]
+            yield Decision(batch.schedule, moves, after_s, after_s)
 
 
 def _fits(cost: CostModel, batch: BatchPlan, moves: Moves, most_live_tokens: float) -> bool:
@@ -114,7 +152,3 @@ def room(cost: CostModel, batch: BatchPlan, most_live_tokens: float | None = Non
     one = np.ones((1, batch.num_microbatches), np.int64)
     held = np.ceil(live_peaks(batch.schedule, one, held_shares(cost.model, cost.recompute)))
     return np.asarray(np.maximum(0.0, most - peak) / held)
-
-
-def _iteration_s(slots: SlotTimes, schedule: Schedule) -> float:
-    return shares(simulate(slots, schedule))["iteration_s"]
