@@ -8,7 +8,7 @@ time went. Nothing is trained, so there is no loss.
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from hydraplan.executor.correction import Corrections, Replay, asked_for, decide_by
+from hydraplan.executor.correction import Corrections, Replay, asked_for, decide_by, remembered
 from hydraplan.executor.folder import run_folder
 from hydraplan.executor.predicted import Predicted, predict
 from hydraplan.executor.replay import decisions_of, prove, replays, steps_of
@@ -34,6 +34,7 @@ from hydraplan.files.trafficfile import Traffic
 from hydraplan.files.trialsfile import Trials, write_trials
 from hydraplan.model import BatchPlan, Timeline
 from hydraplan.planner.compiled import WAIT, is_cold
+from hydraplan.planner.forked import in_order
 from hydraplan.planner.pipeline.noise import Noise, draw, shape_of
 from hydraplan.planner.pipeline.noisy_run import (
     noisy_run,
@@ -44,6 +45,9 @@ from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.slots import SlotTimes, slot_times
 from hydraplan.version import __version__
 from hydraplan.views.console import counted, note, progress
+
+KEPT = 256
+"""Decisions that are kept, in case another trial comes to believe the same."""
 
 
 def simulate_run(
@@ -59,12 +63,13 @@ def simulate_run(
     correction: Correction = "none",
     migration: bool = False,
     replay: Path | None = None,
+    workers: int = 1,
 ) -> Run:
     """Simulate `steps` steps (default: every batch once) and return the run.
 
     Without `output` the run folder is gone when this returns. `pool_barrier`: all lanes of a stage
     meet in every F and B. `correction`, `migration`: what may change while it runs; `replay`: a run
-    whose decisions are repeated.
+    whose decisions are repeated; `workers`: processes that run the trials of these.
 
     Raises:
         InvalidPlan: The plan breaks an invariant.
@@ -101,7 +106,7 @@ def simulate_run(
         prove(replay, repeated, header, visited)
     meet = with_pool_barrier if pool_barrier else _as_it_is
     if asked_for(header):
-        ran = _corrected(visited, header, noise, meet, repeated)
+        ran = _corrected(visited, header, noise, meet, repeated, workers)
     else:
         ran = _as_planned(visited, header, noise, meet)
     predicted: dict[tuple[int, Change], Predicted] = {}
@@ -149,23 +154,29 @@ def _corrected(
     noise: Noise,
     meet: Callable[[SlotTimes], SlotTimes],
     repeated: tuple[Decided, ...],
+    workers: int,
 ) -> Iterator[Ran]:
     """Steps of the first trial, with what all trials took."""
     cost, batches = header.plan.cost_model(), {batch.batch: batch for batch in visited}
-    decide = decide_by(cost, header.plan.options, header.correction, header.migration)
-    first: list[Ran] = []
-    tried = []
+    made = decide_by(cost, header.plan.options, header.correction, header.migration)
+    decide = remembered(made, KEPT)
+
+    def ran(trial: int) -> list[Ran]:
+        deciding: Deciding = Corrections(cost, batches, decide)
+        if header.replays is not None:
+            deciding = Replay(repeated, cost.pp, cost.ranks)
+        return run_trial(trial, visited, deciding, header, noise, meet)
+
+    def tried(number: int) -> list[Trials]:
+        return [step.tried for step in ran(number + 1)]
+
     if header.replays is None and is_cold("hydraplan.planner.policy"):
         note(WAIT)
-    with progress("trials simulated", header.trials) as advance:
-        for trial in counted(range(header.trials), advance):
-            deciding: Deciding = Corrections(cost, batches, decide)
-            if header.replays is not None:
-                deciding = Replay(repeated, cost.pp, cost.ranks)
-            ran = run_trial(trial, visited, deciding, header, noise, meet)
-            first = first or ran
-            tried.append([step.tried for step in ran])
-    for step, trials in zip(first, zip(*tried, strict=True), strict=True):
+    first = ran(0)  # compiles what is not, so that workers find it
+    rest = in_order(tried, header.trials - 1, workers, "simulating trial, not counting the first,")
+    with rest as more, progress("trials simulated", header.trials - 1) as advance:
+        all_tried = [[step.tried for step in first], *counted(more, advance)]
+    for step, trials in zip(first, zip(*all_tried, strict=True), strict=True):
         yield step._replace(tried=beside(trials))
 
 

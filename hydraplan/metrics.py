@@ -143,11 +143,11 @@ def live_peaks(
     peaks = np.zeros((len(schedule), rows.shape[0]))
     for stage, ops in enumerate(schedule):
         chunks = 1 + max((op.chunk for op in ops), default=0)
-        live, (kept, waits) = np.zeros(rows.shape[0]), held[:, stage]
-        change = {"F": kept, "BW": -kept, "B": waits - kept, "W": -waits}
-        for op in ops:
-            live = live + change[op.kind][:, op.microbatch] / chunks
-            peaks[stage] = np.maximum(peaks[stage], live)
+        kept, waits = held[:, stage]
+        change = np.stack([kept, waits - kept, -waits, -kept]) / chunks
+        kinds = [("F", "B", "W", "BW").index(op.kind) for op in ops]
+        added = change[kinds, :, [op.microbatch for op in ops]]
+        peaks[stage] = np.maximum(0.0, np.cumsum(added, axis=0).max(axis=0))
     return peaks
 
 

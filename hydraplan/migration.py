@@ -13,6 +13,7 @@ group and the form of this record are ours.
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,12 @@ class HeadShares(NamedTuple):
 
     def split(self, num_heads: int, num_kv_heads: int) -> HeadSplit:
         """Contiguous ranges of so many heads."""
-        return contiguous_split(num_heads, num_kv_heads, self.counts)
+        return _split(num_heads, num_kv_heads, self.counts)
+
+
+@lru_cache(maxsize=1024)
+def _split(num_heads: int, num_kv_heads: int, counts: tuple[tuple[int, ...], ...]) -> HeadSplit:
+    return contiguous_split(num_heads, num_kv_heads, counts)
 
 
 class RowMove(NamedTuple):

@@ -28,7 +28,7 @@ class Places(NamedTuple):
     ring_size: tuple[int, ...]
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """How many sequences have a place."""
         return len(self.microbatch)
 
@@ -50,8 +50,8 @@ def with_places(sequences: Sequences, places: Places) -> Sequences:
         InputError: There are more places than sequences on ranks, or fewer.
     """
     rows = _by_id(sequences)
-    if len(rows) != places.count:
-        raise InputError(f"{places.count} places for {len(rows)} sequences on ranks")
+    if len(rows) != places.total:
+        raise InputError(f"{places.total} places for {len(rows)} sequences on ranks")
     microbatch, first, u, r = (np.array(values, np.int64) for values in places)
     columns = {
         "microbatch": microbatch,

@@ -1,4 +1,4 @@
-"""Batches planned by forked processes and handed over in order, in memory that stays flat.
+"""Batches planned by forked processes, in order and flat memory; trials of a simulation alike.
 
 Every worker is forked at the start, before the caller begins threads such as a progress bar's,
 and is then told one batch number after the other. It inherits the work by the fork, so only
@@ -34,10 +34,12 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def in_order(work: Callable[[int], T], count: int, workers: int) -> Iterator[Iterator[T]]:
+def in_order(
+    work: Callable[[int], T], count: int, workers: int, doing: str = "planning batch"
+) -> Iterator[Iterator[T]]:
     """`work(0)` to `work(count - 1)` in order, computed by so many processes; one is this one.
 
-    More processes than there is work for are not started.
+    More processes than there is work for are not started. `doing` is what errors say of a number.
 
     Raises:
         MissingDependency: The system does not allow so many processes or pipes.
@@ -53,7 +55,7 @@ def in_order(work: Callable[[int], T], count: int, workers: int) -> Iterator[Ite
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
             for _ in range(workers):
-                _fork(work, before, team)
+                _fork(work, before, team, doing)
         except OSError as error:
             raise MissingDependency(
                 f"only {len(team)} of {workers} workers could be started: {error.strerror}",
@@ -61,7 +63,7 @@ def in_order(work: Callable[[int], T], count: int, workers: int) -> Iterator[Ite
             ) from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield _results(team, count)
+        yield _results(team, count, doing)
     finally:
         for process in team.values():
             process.kill()
@@ -74,18 +76,24 @@ def _fork(
     work: Callable[[int], T],
     mask: set[int | signal.Signals],
     team: dict[Connection, ForkProcess],
+    doing: str,
 ) -> None:
     """Add a worker to the team."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work_off, args=(work, theirs, os.getpid(), mask), daemon=True)
+    args = work, theirs, os.getpid(), mask, doing
+    process = context.Process(target=_work_off, args=args, daemon=True)
     process.start()
     theirs.close()
     team[ours] = process
 
 
 def _work_off(
-    work: Callable[[int], T], pipe: Connection, parent: int, mask: set[int | signal.Signals]
+    work: Callable[[int], T],
+    pipe: Connection,
+    parent: int,
+    mask: set[int | signal.Signals],
+    doing: str,
 ) -> None:
     """Body of a worker: answer every number with a result or an error."""
     begin_as_child(parent)
@@ -98,12 +106,12 @@ def _work_off(
         try:
             answer: tuple[object, Exception | None] = work(batch), None
         except Exception as error:
-            error.add_note(f"planning batch {batch}:\n{traceback.format_exc()}")
+            error.add_note(f"{doing} {batch}:\n{traceback.format_exc()}")
             answer = None, error
         pipe.send(answer)
 
 
-def _results(team: dict[Connection, ForkProcess], count: int) -> Iterator[Any]:
+def _results(team: dict[Connection, ForkProcess], count: int, doing: str) -> Iterator[Any]:
     busy: dict[Connection, int] = {}
     done: dict[int, tuple[Any, Exception | None]] = {}
     begun = 0
@@ -111,14 +119,14 @@ def _results(team: dict[Connection, ForkProcess], count: int) -> Iterator[Any]:
         while wanted not in done:
             for pipe in team:
                 if pipe not in busy and begun < min(count, wanted + AHEAD * len(team)):
-                    with _alive(team[pipe], begun):
+                    with _alive(team[pipe], doing, begun):
                         pipe.send(begun)
                     busy[pipe] = begun
                     begun += 1
             ready = wait(list(busy))
             for pipe in [p for p in busy if p in ready]:
                 batch = busy.pop(pipe)
-                with _alive(team[pipe], batch):
+                with _alive(team[pipe], doing, batch):
                     done[batch] = pipe.recv()
         result, error = done.pop(wanted)
         if error is not None:
@@ -127,7 +135,7 @@ def _results(team: dict[Connection, ForkProcess], count: int) -> Iterator[Any]:
 
 
 @contextmanager
-def _alive(process: ForkProcess, batch: int) -> Iterator[None]:
+def _alive(process: ForkProcess, doing: str, batch: int) -> Iterator[None]:
     """Turn a pipe whose other end is gone into one line."""
     try:
         yield
@@ -136,6 +144,6 @@ def _alive(process: ForkProcess, batch: int) -> Iterator[None]:
         code = process.exitcode or 0
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"gone with code {code}"
         raise RunFailed(
-            f"the worker planning batch {batch} is {how}",
+            f"the worker {doing} {batch} is {how}",
             "if nobody killed it, the machine ran out of memory: use fewer --workers",
         ) from None

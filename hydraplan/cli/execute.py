@@ -159,6 +159,15 @@ def execute(
     correction: CorrectionOption = None,
     migration: MigrationOption = None,
     replay: ReplayOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            min=1,
+            help="Of --simulate: processes that run trials with corrections."
+            "  [default: usable cores]",
+        ),
+    ] = None,
     json: o.Json = False,
 ) -> None:
     """Train with a plan on pp x ranks local processes, or as one worker under torchrun.
@@ -174,6 +183,7 @@ def execute(
     run: Run | None
     if simulate:
         from hydraplan.executor.simulate import simulate_run
+        from hydraplan.host import usable_cores
         from hydraplan.planner.pipeline.noise import Noise, parse_noise
 
         for option in REAL_ONLY:
@@ -195,9 +205,10 @@ def execute(
             correction=correction or "none",
             migration=migration == "on",
             replay=replay,
+            workers=workers or usable_cores(),
         )
     else:
-        for option, asked in (("--noise", noise), ("--trials", trials)):
+        for option, asked in (("--noise", noise), ("--trials", trials), ("--workers", workers)):
             if is_flag(context, option[2:]):
                 raise InputError(
                     f"{option} {asked} has no use without --simulate", f"leave {option} out"

@@ -55,8 +55,10 @@ class Memory:
 
     def peak(self, ops: tuple[Op, ...], num_chunks: int) -> float:
         """Most activations a stage holds that runs these ops."""
-        held = np.cumsum([0.0, *(self.change(op, num_chunks) for op in ops)])
-        return float(held.max())
+        shares = {kind: self.share(kind) for kind in {op.kind for op in ops}}
+        added = np.array([shares[op.kind] for op in ops])
+        held = np.cumsum(added * self.live[[op.microbatch for op in ops]] / num_chunks)
+        return max(0.0, float(held.max()))
 
     def most(self, schedule: Schedule, num_chunks: int) -> float:
         """Most activations that any stage of a schedule holds."""

@@ -11,6 +11,7 @@ Source: ours; Conductor names a strong heuristic to clone, not this one.
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import product
 from typing import cast
 
@@ -99,7 +100,9 @@ def portfolio(times: SlotTimes, memory: Memory) -> Schedule:
     """
     score_s, chunks = scorer(times), times.op_s.shape[2]
     schedules = [*static_orders(times, memory), *finalists(times, memory)]
-    return min(schedules, key=lambda schedule: (score_s(schedule), memory.most(schedule, chunks)))
+    scores = [score_s(schedule) for schedule in schedules]
+    best = [each for each, taken_s in zip(schedules, scores, strict=True) if taken_s == min(scores)]
+    return min(best, key=lambda schedule: memory.most(schedule, chunks))
 
 
 def fastest(times: SlotTimes, memory: Memory) -> Schedule:
@@ -164,8 +167,14 @@ def schedule_of(found: Orders, row: int, num_stages: int, num_chunks: int) -> Sc
     columns = (found.kind[row].tolist(), found.node[row].tolist(), found.microbatch[row].tolist())
     for kind, node, microbatch in zip(*columns, strict=True):
         stage, chunk = divmod(node, num_chunks)
-        stages[stage].append(Op(cast(OpKind, "FBW"[kind]), microbatch, chunk))
+        stages[stage].append(_op(kind, microbatch, chunk))
     return tuple(tuple(ops) for ops in stages)
+
+
+@cache
+def _op(kind: int, microbatch: int, chunk: int) -> Op:
+    """An op, made once: schedules are made of the same ones again and again."""
+    return Op(cast(OpKind, "FBW"[kind]), microbatch, chunk)
 
 
 def walked_s(found: Orders, lane: SlotTimes) -> FloatArray:

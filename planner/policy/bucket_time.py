@@ -6,9 +6,11 @@ all-to-alls that are as slow as the slowest member of the group. Bytes follow th
 Source: our derivation, docs/migration.md.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
-from hydraplan.cost import FORWARD, INPUT_GRADIENT, CostModel
+from hydraplan.cost import FORWARD, INPUT_GRADIENT
 from hydraplan.heads import HeadSplit, even_split
 from hydraplan.migration import HeadShares
 from hydraplan.model import FloatArray
@@ -31,7 +33,8 @@ def bucket_s(batch: Rated, share: HeadShares) -> FloatArray:
     carried = columns.max(axis=0) * keys
     ring_s = work * own_s + carried * home_s
     ring_s += (r - 1) * np.maximum(work * step_s, carried * hop_s)
-    sent = [_exchanged_bytes(each, cost) for each in (split, even)]
+    size = cost.model.head_dim, cost.element_bytes
+    sent = [_exchanged_bytes(each, *size) for each in (split, even)]
     more = (sent[0] * slow).max(axis=1) / np.maximum(sent[1].max(axis=1), 1)
     taken_s: FloatArray = ring_s.max(axis=1) + parts.attention.exchange_s[place] * more
     if cost.recompute == "full":
@@ -43,12 +46,14 @@ def _counts(split: HeadSplit) -> FloatArray:
     return np.array([[len(held) for held in shard] for shard in split.q_heads], float)
 
 
-def _exchanged_bytes(split: HeadSplit, cost: CostModel) -> FloatArray:
+@lru_cache(maxsize=1024)
+def _exchanged_bytes(split: HeadSplit, head_dim: int, element_bytes: int) -> FloatArray:
     """Bytes that members send in all-to-alls for a row each, forward and backward, (2, degree).
 
     Each ring shard is a group without a ring here.
     """
-    shape = cost.model.head_dim, cost.element_bytes, 0
     shards = [HeadSplit(split.num_heads, split.num_kv_heads, (shard,)) for shard in split.q_heads]
-    sent = [member_bytes(split.ulysses_size, shard, *shape) for shard in shards]
-    return np.concatenate(sent, axis=1).astype(float)
+    sent = [member_bytes(split.ulysses_size, shard, head_dim, element_bytes, 0) for shard in shards]
+    found = np.concatenate(sent, axis=1).astype(float)
+    found.flags.writeable = False
+    return found
