@@ -15,6 +15,9 @@ from hydraplan.files.decisionsfile import Slow
 from hydraplan.model import FloatArray
 from hydraplan.planner.policy.estimates import Estimates, nominal, observe
 
+PARTS = 2
+"""Parts of a step that are observed one after the other: a rank that is slow in both is slow."""
+
 DRIFT = 0.1
 """Logarithm by which a factor may differ from what is acted on."""
 
@@ -45,23 +48,27 @@ def learn(belief: Belief, busy_s: FloatArray, load_s: FloatArray, share: FloatAr
     """What is believed after one more step.
 
     Args:
+        busy_s: Seconds that each rank worked, (`PARTS`, stages, lanes); `load_s` predicted alike.
         share: Load of each rank over the mean of its stage, as planned for the last steps.
     """
-    before, seen = belief.seen, observe(belief.seen, busy_s, load_s)
-    drift = np.abs(seen.log_factor - np.log(belief.factor))
-    if not (seen.changed | (drift > DRIFT)).any():
+    seen, acted = belief.seen, np.log(belief.factor)
+    changed = np.zeros(acted.shape, np.bool_)
+    for part_busy_s, part_load_s in zip(busy_s, load_s, strict=True):
+        seen = observe(seen, part_busy_s, part_load_s)
+        changed |= seen.changed
+    drift = np.abs(seen.log_factor - acted)
+    moved = (changed & (drift > 0)) | (drift > DRIFT)
+    if not moved.any():
         return replace(belief, seen=seen)
-    moved = seen.changed | (drift > DRIFT)
     began = np.where(seen.since >= 0, seen.since, seen.steps - 1)
-    fell = seen.changed & (seen.since < 0)
-    began = np.where(fell & (before.log_factor > 0), seen.below_from, began)
-    began = np.where(fell & (before.log_factor < 0), seen.above_from, began)
+    began = np.where((seen.since < 0) & (acted > 0), seen.below_from, began)
+    began = np.where((seen.since < 0) & (acted < 0), seen.above_from, began) // PARTS
     ranks = [(int(s), int(lane)) for s, lane in np.argwhere(moved)]
     ranks.sort(key=lambda rank: (-abs(float(drift[rank])), rank))
     told = [_told(rank, belief, seen, began, share) for rank in ranks[:NAMED]]
     if len(ranks) > NAMED:
         told.append(f"{len(ranks) - NAMED} more ranks changed")
-    first = min(int(began[moved].min()), seen.steps - 1)
+    first = min(int(began[moved].min()), seen.steps // PARTS - 1)
     return Belief(seen, seen.factor, belief.event + 1, first, "; ".join(told))
 
 
@@ -84,6 +91,11 @@ def _told(
 def named(belief: Belief) -> tuple[Slow, ...]:
     """All ranks whose factor is not 1, by stage and lane."""
     return tuple(
-        Slow(int(s), int(lane), int(belief.seen.since[s, lane]), float(belief.factor[s, lane]))
+        Slow(
+            int(s),
+            int(lane),
+            int(belief.seen.since[s, lane]) // PARTS,
+            float(belief.factor[s, lane]),
+        )
         for s, lane in np.argwhere(belief.factor != 1.0)
     )

@@ -19,7 +19,7 @@ Source: ours; Conductor's abstract only says that the schedule adapts while a ru
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,13 +27,13 @@ import numpy as np
 
 from hydraplan.cost import CostModel
 from hydraplan.errors import InputError
-from hydraplan.executor.belief import learn, named, unknown
+from hydraplan.executor.belief import PARTS, learn, named, unknown
 from hydraplan.executor.change import with_change
 from hydraplan.executor.predicted import loads_of
 from hydraplan.files.decisionsfile import Change, Decided, in_force
 from hydraplan.files.runfile import Correction, RunHeader
 from hydraplan.metrics import shares
-from hydraplan.model import BatchPlan, FloatArray, Schedule, Timeline
+from hydraplan.model import BatchPlan, FloatArray, Schedule
 from hydraplan.planheader import PlanOptions
 from hydraplan.planner.compiled import WAIT, is_cold
 from hydraplan.planner.pipeline.simulator import simulate
@@ -56,7 +56,8 @@ Decide = Callable[[BatchPlan, FloatArray], tuple[Change, float, float]]
 class Worked(NamedTuple):
     """What a finished step tells: its batch, what that ran, how long, and seconds by rank.
 
-    `busy_s` worked, `load_s` predicted for the same work on nominal ranks, shape (stages, lanes).
+    `busy_s` worked, `load_s` predicted for the same work on nominal ranks, by parts of the step
+    (`in_parts`), shape (parts, stages, lanes).
     """
 
     step: int
@@ -126,7 +127,7 @@ class Corrections:
         if decided is not None:
             decided = decided._replace(measured_gain_s=self._gain_s(worked, decided))
         self._past = [*self._past, worked][-COMPARED:]
-        recent_s = np.sum([step.load_s for step in self._past[-2:]], axis=0)
+        recent_s = np.sum([step.load_s for step in self._past[-2:]], axis=(0, 1))
         share = recent_s / recent_s.mean(axis=1, keepdims=True)
         load_s = np.where(worked.busy_s > 0, worked.load_s, 0.0)  # who did nothing tells nothing
         event, belief = self._belief.event, learn(self._belief, worked.busy_s, load_s, share)
@@ -296,6 +297,11 @@ def warm_up(header: RunHeader, cost: CostModel, batch: BatchPlan) -> None:
         )
 
 
-def seconds(timeline: Timeline) -> FloatArray:
-    """Seconds that every rank worked, shape (stages, lanes)."""
-    return np.stack([busy_s.sum(axis=0) for busy_s in timeline.busy_s])
+def in_parts(each_s: Sequence[FloatArray]) -> FloatArray:
+    """Seconds of each rank's ops, first half and second, (2, stages, lanes).
+
+    Args:
+        each_s: Seconds of every op, an array (ops, lanes) a stage.
+    """
+    halves = [np.array_split(stage_s, PARTS) for stage_s in each_s]
+    return np.stack([[half.sum(axis=0) for half in part] for part in zip(*halves, strict=True)])

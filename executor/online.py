@@ -17,7 +17,7 @@ from hydraplan.executor.correction import (
     Worked,
     asked_for,
     decide_by,
-    seconds,
+    in_parts,
 )
 from hydraplan.executor.groups import World
 from hydraplan.executor.op_scale import OpScale
@@ -88,11 +88,12 @@ class Online:
             self.deciding.again(worked, run.decisions)
 
     def _worked(self, step: int, batch: int, change: Change, ops: StepOps) -> Worked:
-        load_s = seconds(ops.predicted)
+        load_s = ops.predicted.busy_s
         if self.scale is not None and isinstance(self.deciding, Corrections):
             load_s = self.scale.load_s(ops.timeline, ops.predicted, self.deciding.factor)
         taken_s = shares(ops.timeline)["iteration_s"]
-        return Worked(step, batch, change, taken_s, seconds(ops.timeline), load_s)
+        parts = in_parts(ops.timeline.busy_s), in_parts(load_s)
+        return Worked(step, batch, change, taken_s, *parts)
 
     def _prediction(self, batch: int, change: Change) -> Predicted:
         key = (batch, change)

@@ -41,13 +41,15 @@ class OpScale:
 
     kept: dict[Key, list[tuple[FloatArray, FloatArray]]] = field(default_factory=dict)
 
-    def load_s(self, measured: Timeline, predicted: Timeline, factor: FloatArray) -> FloatArray:
-        """Seconds that the ops of a step ask of nominal ranks, (stages, lanes), and take it in.
+    def load_s(
+        self, measured: Timeline, predicted: Timeline, factor: FloatArray
+    ) -> tuple[FloatArray, ...]:
+        """Seconds that each op of a step asks of nominal ranks, (ops, lanes) a stage; take it in.
 
         Args:
             factor: Times as long as nominal that ranks are known to take, shape (stages, lanes).
         """
-        load_s = np.zeros(factor.shape)
+        load_s = tuple(np.zeros_like(planned_s) for planned_s in predicted.busy_s)
         for stage, ops in enumerate(measured.schedule):
             for kind in sorted({op.kind for op in ops}):
                 at = [i for i, op in enumerate(ops) if op.kind == kind]
@@ -59,7 +61,7 @@ class OpScale:
                 fixed_s, rate = line(
                     *(np.concatenate(column) for column in zip(*kept, strict=True))
                 )
-                load_s[stage] += (fixed_s + rate * planned_s).sum(axis=0)
+                load_s[stage][at] = fixed_s + rate * planned_s
         return load_s
 
 

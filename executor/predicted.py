@@ -11,7 +11,7 @@ import numpy as np
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, CostModel
 from hydraplan.metrics import planned_live_peaks
 from hydraplan.migration import NO_MOVES, Moves
-from hydraplan.model import BatchPlan, FloatArray, IntArray, Op, Timeline
+from hydraplan.model import BatchPlan, FloatArray, IntArray, Op, Schedule, Timeline
 from hydraplan.moved_work import moved_bytes
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.policy.moved import moved_slots
@@ -53,9 +53,21 @@ class Loads(NamedTuple):
         )
         return replace(timeline, busy_s=busy_s)
 
+    def of_ops(self, schedule: Schedule) -> tuple[FloatArray, ...]:
+        """Seconds of each rank's own work in every op, (ops, lanes) a stage."""
+        return tuple(
+            np.stack([self.work_s[self._at(stage, op)].sum(axis=0) for op in ops])
+            for stage, ops in enumerate(schedule)
+        )
+
+    @staticmethod
+    def _at(stage: int, op: Op) -> tuple[list[int], int, int, slice, int]:
+        """Where the parts of an op stand in `op_s`."""
+        return list(PASSES[op.kind]), stage, op.chunk, slice(None), op.microbatch
+
     def _own(self, stage: int, op: Op) -> FloatArray:
         """Share of its seconds in which each lane works itself, (lanes,)."""
-        at = (list(PASSES[op.kind]), stage, op.chunk, slice(None), op.microbatch)
+        at = self._at(stage, op)
         taken_s, own_s = self.slots.op_s[at].sum(axis=0), self.work_s[at].sum(axis=0)
         share: FloatArray = own_s / np.where(taken_s > 0, taken_s, 1.0)
         return share

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hydraplan.executor.change import checked
-from hydraplan.executor.correction import Corrections, Replay, Worked, seconds
+from hydraplan.executor.correction import Corrections, Replay, Worked, in_parts
 from hydraplan.executor.predicted import Loads, loads_of
 from hydraplan.files.decisionsfile import Change, Decided
 from hydraplan.files.runfile import RunHeader
@@ -87,9 +87,8 @@ def run_trial(
             noisy.lost_s | {CORRECTION: np.zeros(1)},
             noisy.without_s | {CORRECTION: trial_s(plain, batch.schedule, draws)},
         )
-        load_s = loads.work_s.sum(axis=(0, 2, 4))
-        taken_s = float(noisy.iteration_s[0])
-        worked = Worked(step, batch.batch, change, taken_s, seconds(timeline), load_s)
+        parts = in_parts(timeline.busy_s), in_parts(loads.of_ops(now.schedule))
+        worked = Worked(step, batch.batch, change, float(noisy.iteration_s[0]), *parts)
         found.append(Ran(now, change, timeline, deciding.done(worked, decided), tried))
     return found
 

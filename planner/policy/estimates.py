@@ -12,6 +12,9 @@ The deviation is found from step-to-step differences of the last `WINDOW` steps,
 levels cancel in them, and one rank that changes hardly moves it. It is raised where few were seen.
 The first steps, before it is known at all, are taken into the sums as soon as it is.
 
+A step is here what is observed at once; runs observe each of theirs in parts, so that one that is
+slow all along is told after it, and a spell inside it is not.
+
 A slowdown of all ranks alike cannot be seen, nor, on two ranks, which of them has changed:
 they are told as one slower and one faster than their mean. Does not decide what to do.
 
@@ -187,10 +190,12 @@ def _deviation(past: FloatArray, residual: FloatArray) -> float:
     that if they are normal, and 97 of 100 are below 2.17 of it; whichever says more counts, so
     that heavy tails are not taken for changes. From n differences the middle is itself uncertain
     by about 1.2 / sqrt n; 1.5 of these are added. If the present step is noisier over all ranks
-    than the past, its own middle counts. Two ranks mirror each other: they have half as many
-    freedoms, and neither a tail nor a middle of their own.
+    than the past, its own middle counts. Of two steps the latest is in the first difference: where
+    many ranks are, one that changed does not move the middle. Two ranks mirror each other: they
+    have half as many freedoms, and neither a tail nor a middle of their own.
     """
-    steps = np.abs(np.diff(past, axis=0))
+    seen = past if len(past) > 1 else np.concatenate([past, residual[None]])
+    steps = np.abs(np.diff(seen, axis=0))
     free = steps.shape[0] * (residual.size - 1)
     known = steps[np.isfinite(steps)]
     if min(free, known.size) < LEAST_SEEN:
