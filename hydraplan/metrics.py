@@ -140,12 +140,12 @@ def live_peaks(
     shape = (2, len(schedule), *rows.shape)
     own: FloatArray = np.array(shares)[:, None, None, None] * rows
     held: FloatArray = np.broadcast_to(own, shape) if moved is None else own + moved
-    peaks = np.zeros((len(schedule), rows.shape[0]))
+    peaks, place = np.zeros((len(schedule), rows.shape[0])), {"F": 0, "B": 1, "W": 2, "BW": 3}
     for stage, ops in enumerate(schedule):
         chunks = 1 + max((op.chunk for op in ops), default=0)
         kept, waits = held[:, stage]
         change = np.stack([kept, waits - kept, -waits, -kept]) / chunks
-        kinds = [("F", "B", "W", "BW").index(op.kind) for op in ops]
+        kinds = [place[op.kind] for op in ops]
         added = change[kinds, :, [op.microbatch for op in ops]]
         peaks[stage] = np.maximum(0.0, np.cumsum(added, axis=0).max(axis=0))
     return peaks

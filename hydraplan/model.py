@@ -82,7 +82,7 @@ class Sequences:
         """The named rows, in that order."""
         return Sequences(
             **{name: getattr(self, name)[rows] for name in ARRAY_COLUMNS},
-            status=tuple(self.status[i] for i in rows),
+            status=tuple(map(self.status.__getitem__, rows.tolist())),
         )
 
     def __len__(self) -> int:

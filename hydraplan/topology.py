@@ -9,6 +9,7 @@ Source: our choice.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ class World(NamedTuple):
     ranks: int
 
 
+@lru_cache(maxsize=1024)
 def stays_inside(world: World, degree: int, devices: int) -> bool:
     """Whether no group of `degree` ranks, of any stage, lies in two runs of `devices` devices."""
     size = degree * world.tp
