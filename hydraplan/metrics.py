@@ -145,9 +145,9 @@ def live_peaks(
         chunks = 1 + max((op.chunk for op in ops), default=0)
         kept, waits = held[:, stage]
         change = np.stack([kept, waits - kept, -waits, -kept]) / chunks
-        kinds = [place[op.kind] for op in ops]
-        added = change[kinds, :, [op.microbatch for op in ops]]
-        peaks[stage] = np.maximum(0.0, np.cumsum(added, axis=0).max(axis=0))
+        kinds = np.array([place[op.kind] for op in ops], np.int64)
+        added = change[kinds, :, np.array([op.microbatch for op in ops], np.int64)]
+        peaks[stage] = np.cumsum(added, axis=0).max(axis=0, initial=0.0)
     return peaks
 
 

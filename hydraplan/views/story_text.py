@@ -63,6 +63,7 @@ def story_json(run: Run) -> dict[str, Any]:
     return {
         "corrections": sum(row.change.schedule is not None for row in rows),
         "migrations": sum(bool(row.change.moves) for row in rows),
+        "placements": sum(row.change.places is not None for row in rows),
         "slow_devices": slow_devices(run),
         "decisions": [
             {
@@ -154,6 +155,8 @@ def _done(rows: Sequence[Decided]) -> str:
             "no change would gain enough" if rows[0].slow else "all is as planned"
         )
     parts = []
+    if placed := sum(row.change.places is not None for row in rows):
+        parts.append(f"sequences of {many(placed, 'batch')} placed anew")
     if orders := sum(row.change.schedule is not None for row in rows):
         parts.append(f"op order of {many(orders, 'batch')} changed")
     for form, text in FORMS.items():

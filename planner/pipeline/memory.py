@@ -56,9 +56,11 @@ class Memory:
     def peak(self, ops: tuple[Op, ...], num_chunks: int) -> float:
         """Most activations a stage holds that runs these ops."""
         shares = {kind: self.share(kind) for kind in {op.kind for op in ops}}
-        added = np.array([shares[op.kind] for op in ops])
-        held = np.cumsum(added * self.live[[op.microbatch for op in ops]] / num_chunks)
-        return max(0.0, float(held.max()))
+        added = np.array([shares[op.kind] for op in ops], float)
+        held = np.cumsum(
+            added * self.live[np.array([op.microbatch for op in ops], np.int64)] / num_chunks
+        )
+        return float(held.max(initial=0.0))
 
     def most(self, schedule: Schedule, num_chunks: int) -> float:
         """Most activations that any stage of a schedule holds."""

@@ -15,6 +15,10 @@ def timeline(busy_s):
     return Timeline((OPS, OPS), zeros, busy_s, busy_s, np.zeros(2))
 
 
+def summed(of_ops):
+    return np.stack([stage_s.sum(axis=0) for stage_s in of_ops])
+
+
 def step(rng, slow=None, sigma=0.01):
     """What is predicted, loads that differ 5x between lanes, and what a wrong model makes of it."""
     predicted, busy = [], []
@@ -64,7 +68,7 @@ def test_a_cost_model_that_is_wrong_by_stage_kind_and_op_names_nobody_on_healthy
         busy_s, planned_s = (
             np.stack([b.sum(axis=0) for b in t.busy_s]) for t in (measured, predicted)
         )
-        scaled = observe(scaled, busy_s, scale.load_s(measured, predicted, scaled.factor))
+        scaled = observe(scaled, busy_s, summed(scale.load_s(measured, predicted, scaled.factor)))
         plain = observe(plain, busy_s, planned_s)
         assert (scaled.log_factor == 0).all()
     assert (plain.log_factor != 0).any()
@@ -78,7 +82,7 @@ def test_a_straggler_is_told_under_a_wrong_cost_model_and_keeps_its_factor():
         slow[1, 3] = 1.5 if 5 <= number < 17 else 1.0
         measured, predicted = step(rng, slow)
         busy_s = np.stack([b.sum(axis=0) for b in measured.busy_s])
-        seen = observe(seen, busy_s, scale.load_s(measured, predicted, seen.factor))
+        seen = observe(seen, busy_s, summed(scale.load_s(measured, predicted, seen.factor)))
         told.append((seen.slow, seen.factor[1, 3]))
     assert [ranks for ranks, _ in told[6:17]] == [[(1, 3)]] * 11
     assert told[16][1] == pytest.approx(1.5, rel=0.03)

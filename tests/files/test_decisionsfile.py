@@ -21,6 +21,7 @@ from hydraplan.files.decisionsfile import (
 )
 from hydraplan.migration import HeadShares, Moves, RowMove
 from hydraplan.model import Op
+from hydraplan.places import Places
 
 ORDER = ((Op("F", 0), Op("F", 1), Op("B", 0), Op("W", 0), Op("BW", 1, 2)), (Op("F", 12),))
 MOVES = Moves((HeadShares(0, 1, 0, 2, 1, ((5, 3),)),), (RowMove(1, 0, 0, 1, 32),))
@@ -61,10 +62,12 @@ def test_a_change_is_short_text_and_only_what_changes_something_is_true():
     assert json.loads(text)["schedule"] == ["F0 F1 B0 W0 BW1.2", "F12"]
     assert change_of(text) == Change(ORDER)
     assert not Change()
-    changes = (Change(), Change(ORDER), Change(None, MOVES), Change(ORDER, MOVES))
+    assert change_of(Change(ORDER, MOVES, PLACES).to_text()) == Change(ORDER, MOVES, PLACES)
+    changes = (Change(), Change(ORDER), Change(None, MOVES), Change(ORDER, MOVES, PLACES))
     assert [change.kind for change in changes] == [
-        "", "reorder", "migrate", "reorder+migrate",
+        "", "reorder", "migrate", "place+reorder+migrate",
     ]  # fmt: skip
+    assert Change(None, Moves(), PLACES)
 
 
 def test_a_change_holds_for_its_batch_until_the_next_event():
@@ -90,7 +93,13 @@ def changed(text):
     return {"change": text, "digest": change_digest(1, text)}
 
 
-EMPTY = {"shares": [], "rows": [], "heads": []}
+WHOLE = {"schedule": None, "moves": {"shares": [], "rows": [], "heads": []}, "places": None}
+PLACES = Places((0, 1), (0, 2), (2, 1), (1, 1))
+
+
+def places(**columns):
+    """A change of places, some columns of them forged."""
+    return changed(json.dumps(WHOLE | {"places": PLACES.to_json() | columns}))
 
 
 @pytest.mark.parametrize(
@@ -114,13 +123,22 @@ EMPTY = {"shares": [], "rows": [], "heads": []}
         ({"slow": "{}"}, "slow is no list"),
         ({"slow": "[" * 100_000}, "slow is no JSON"),
         (changed("[" * 100_000), "a change is no JSON"),
-        (changed("{}"), "not an object of schedule and moves"),
-        (changed(json.dumps({"schedule": "F0", "moves": EMPTY})), "no list of texts"),
-        (changed(json.dumps({"schedule": ["F0 X1"], "moves": EMPTY})), "'X1' .* is no op"),
-        (changed(json.dumps({"schedule": ["F0  B0"], "moves": EMPTY})), "'' .* is no op"),
-        (changed(json.dumps({"schedule": ["F\u0663"], "moves": EMPTY})), "is no op"),
-        (changed(json.dumps({"schedule": ["F" + "9" * 30], "moves": EMPTY})), "is no op"),
-        (changed(json.dumps({"schedule": None, "moves": {}})), "moves are not an object"),
+        (changed("{}"), "not an object of schedule, moves, places"),
+        (changed(json.dumps(WHOLE | {"schedule": "F0"})), "no list of texts"),
+        (changed(json.dumps(WHOLE | {"schedule": ["F0 X1"]})), "'X1' .* is no op"),
+        (changed(json.dumps(WHOLE | {"schedule": ["F0  B0"]})), "'' .* is no op"),
+        (changed(json.dumps(WHOLE | {"schedule": ["F\u0663"]})), "is no op"),
+        (changed(json.dumps(WHOLE | {"schedule": ["F" + "9" * 30]})), "is no op"),
+        (changed(json.dumps(WHOLE | {"moves": {}})), "moves are not an object"),
+        (changed(json.dumps(WHOLE | {"places": []})), "places are not an object"),
+        (places(microbatch=[0, -1]), "microbatch holds -1, no number 0 to 2147483647"),
+        (places(first_rank=[0, 1.0]), "first_rank holds 1.0, no number"),
+        (places(ulysses_size=[0, 1]), "ulysses_size holds 0, no number 1 to"),
+        (places(ring_size=[1, True]), "ring_size holds True, no number"),
+        (places(ring_size=[1, "9" * 10_000]), "ring_size holds '9999"),
+        (places(ring_size=[1]), "places: not as many of each"),
+        (places(ring_size={}), "places: ring_size is no list"),
+        (places(degree=[1, 1]), "places are not an object"),
     ],
 )
 def test_a_row_that_no_run_leaves_is_refused_and_named(tmp_path, columns, said):

@@ -1,0 +1,113 @@
+"""Batches placed anew for slow lanes: what is kept, what changes, and what it is worth."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hydraplan.errors import Infeasible
+from hydraplan.executor.change import checked
+from hydraplan.executor.correction import decide_by
+from hydraplan.files.decisionsfile import Change
+from hydraplan.files.lengths import Lengths
+from hydraplan.metrics import planned_live_peaks
+from hydraplan.places import with_places
+from hydraplan.planner.placed_anew import placed_anew, speeds
+from hydraplan.planner.plan import plan
+from hydraplan.slots import slot_times
+from tests.planner.cases import long_tailed, options, profile
+
+
+def planned(count=96, seed=1, **changes):
+    """A batch of long-tailed lengths, its header and options."""
+    ranks = changes.get("ranks", 8)
+    values = long_tailed(count, seed, longest=4096 * ranks)
+    asked = options(batch_sequences=count, **{"ranks": ranks, "pp": 2, **changes})
+    header, batches = plan(Lengths("t", "sequences", values), profile(), asked, 1)
+    return header, next(iter(batches))
+
+
+def slow(header, stage=0, lane=1, factor=1.5):
+    found = np.ones((header.options.pp, header.options.ranks))
+    found[stage, lane] = factor
+    return found
+
+
+def anew(header, batch, factor):
+    return placed_anew(header.cost_model(), header.options, batch, factor)
+
+
+@settings(deadline=None, max_examples=8)
+@given(
+    seed=st.integers(0, 99), count=st.integers(8, 32), ranks=st.sampled_from([2, 3, 8]),
+    lane=st.integers(0, 7), factor=st.floats(1.1, 3), changes=st.sampled_from(
+        [{}, {"min_degree": 2}, {"microbatch_multiple": 4}, {"pipeline": "zb-h1"}, {"engine": "ring"},
+         {"max_groups": 2}, {"microbatch_shape": "tapered"}]),
+)  # fmt: skip
+def test_new_places_keep_every_promise_of_the_plan(seed, count, ranks, lane, factor, changes):
+    try:
+        header, batch = planned(count, seed, ranks=ranks, **changes)
+    except Infeasible:
+        return
+    for places in anew(header, batch, slow(header, lane=lane % ranks, factor=factor)):
+        found = checked(header, batch, Change(places=places), "a decision").batch
+        assert found.num_microbatches == batch.num_microbatches
+        assert found.sequences.sequence_id.tolist() == batch.sequences.sequence_id.tolist()
+
+
+def test_a_slow_lane_gets_less_and_the_heaviest_microbatches_stay_where_they_were():
+    header, batch = planned(256, microbatches=40)  # with room under the cap
+    cost, count = header.cost_model(), batch.num_microbatches
+    before = slot_times(cost, batch.sequences.placed(), count).load_s
+    full, *_ = anew(header, batch, slow(header))
+    sequences = with_places(batch.sequences, full)
+    after = slot_times(cost, sequences.placed(), count).load_s
+    assert after[1].sum() < 0.85 * before[1].sum()
+    assert after.sum() == pytest.approx(before.sum(), rel=0.1)
+    ranks = [np.argsort(np.argsort(-load.max(axis=0), kind="stable")) for load in (before, after)]
+    assert ranks[0].tolist() == ranks[1].tolist()
+
+
+def test_the_speed_of_a_lane_is_that_of_its_slowest_rank_or_of_its_costliest_stage():
+    load_s = np.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
+    light = np.array([[1.0, 3.0, 1.0], [1.0, 1.0, 1.0]])
+    assert [s.tolist() for s in speeds(load_s, light)] == [[1, 0.333, 1], [1, 0.667, 1]]
+    heavy = np.array([[1.0, 1.0, 1.0], [1.0, 1.0, 1.25]])
+    assert [s.tolist() for s in speeds(load_s, heavy)] == [[1, 1, 0.8]]
+    assert list(speeds(load_s, np.ones((2, 3)))) == []
+
+
+def test_healthy_ranks_other_strategies_and_rows_that_keep_their_order_have_no_other_places():
+    header, batch = planned()
+    assert anew(header, batch, np.ones((2, 8))) == []
+    for changes in ({"strategy": "static-cp"}, {"reorder": "window:5"}, {"reorder": "none"}):
+        header, batch = planned(**changes)
+        assert anew(header, batch, slow(header)) == []
+
+
+def test_a_speed_that_the_plan_knows_is_part_of_the_new_one():
+    header, batch = planned(rank_speed=(1.0,) * 7 + (0.5,), microbatches=16)
+    cost, count = header.cost_model(), batch.num_microbatches
+    full, *_ = anew(header, batch, slow(header, lane=0, factor=2.0))
+    tokens = slot_times(replace(cost, rank_speed=None),
+                        with_places(batch.sequences, full).placed(), count).load_s.sum(axis=1)  # fmt: skip
+    assert max(tokens[0], tokens[7]) < 0.8 * tokens[1:7].min()
+
+
+@pytest.mark.parametrize("live", [None, 2])
+def test_a_decision_takes_new_places_and_holds_no_more_than_the_plan(live):
+    changes = {"microbatches": 12}
+    changes |= {} if live is None else {"pipeline": "portfolio", "live_microbatches": live}
+    header, batch = planned(64, seed=3, **changes)
+    cost, factor = header.cost_model(), slow(header, stage=1, factor=1.8)
+    change, without_s, with_s = decide_by(cost, header.options, "portfolio", True)(batch, factor)
+    assert "place" in change.kind
+    assert with_s < 0.9 * without_s
+    found = checked(header, batch, change, "a decision")
+    most = header.options.live_limit_tokens or planned_live_peaks(cost, batch).max()
+    assert planned_live_peaks(cost, found.batch, found.moves).max() <= most * (1 + 1e-9)
+    alone, _, alone_s = decide_by(cost, header.options, "none", True)(batch, factor)
+    assert alone.places is None
+    assert with_s < alone_s
