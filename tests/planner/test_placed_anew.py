@@ -43,8 +43,8 @@ def anew(header, batch, factor):
 @given(
     seed=st.integers(0, 99), count=st.integers(8, 32), ranks=st.sampled_from([2, 3, 8]),
     lane=st.integers(0, 7), factor=st.floats(1.1, 3), changes=st.sampled_from(
-        [{}, {"min_degree": 2}, {"microbatch_multiple": 4}, {"pipeline": "zb-h1"}, {"engine": "ring"},
-         {"max_groups": 2}, {"microbatch_shape": "tapered"}]),
+        [{}, {"min_degree": 2}, {"microbatch_multiple": 4}, {"pipeline": "zb-h1"},
+         {"engine": "ring"}, {"max_groups": 2}, {"microbatch_shape": "tapered"}]),
 )  # fmt: skip
 def test_new_places_keep_every_promise_of_the_plan(seed, count, ranks, lane, factor, changes):
     try:
@@ -91,8 +91,8 @@ def test_a_speed_that_the_plan_knows_is_part_of_the_new_one():
     header, batch = planned(rank_speed=(1.0,) * 7 + (0.5,), microbatches=16)
     cost, count = header.cost_model(), batch.num_microbatches
     full, *_ = anew(header, batch, slow(header, lane=0, factor=2.0))
-    tokens = slot_times(replace(cost, rank_speed=None),
-                        with_places(batch.sequences, full).placed(), count).load_s.sum(axis=1)  # fmt: skip
+    placed = with_places(batch.sequences, full).placed()
+    tokens = slot_times(replace(cost, rank_speed=None), placed, count).load_s.sum(axis=1)
     assert max(tokens[0], tokens[7]) < 0.8 * tokens[1:7].min()
 
 
