@@ -262,6 +262,7 @@ def decide_by(
             reorder=None if correction == "none" else reorder,
             most_live_tokens=options.live_limit_tokens,
             anew=() if correction == "none" else placed_anew(cost, options, batch, factor),
+            cap_tokens=options.max_tokens_per_rank,
         )
         schedule = None if found.schedule == batch.schedule else found.schedule
         return Change(schedule, found.moves, found.places), found.before_s, found.after_s

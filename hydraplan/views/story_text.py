@@ -23,13 +23,13 @@ FORMS = {
 """What moved, by the form of the move, and of how many."""
 
 RAN = {
+    "place": "with sequences placed anew",
     "reorder": "with another op order",
     "migrate": "with work moved",
-    "reorder+migrate": "with another op order and work moved",
     "undo": "as planned again",
     "leave": "as planned, no change would gain enough",
 }
-"""What a step ran by the kind of its decision."""
+"""What a step ran, by each part of the kind of its decision."""
 
 NAMED_LANES = 4
 """More lanes than these are counted, not named."""
@@ -105,7 +105,8 @@ def decision_note(row: Decided, before: Decided | None) -> str:
     """What a step that is done ran, and why unless `before` was decided for the same reason."""
     is_same = before is not None and before.event == row.event
     why = "for the same reason" if is_same else row.reason
-    return f"step {row.step + 1} ran {RAN[row.kind]}: {why}"
+    ran = ", ".join(RAN[part] for part in row.kind.split("+"))
+    return f"step {row.step + 1} ran {ran}: {why}"
 
 
 def print_story(run: Run) -> None:

@@ -60,6 +60,7 @@ def decide(
     reorder: Reorder | None = None,
     most_live_tokens: float | None = None,
     anew: Collection[Places] = (),
+    cap_tokens: int | None = None,
 ) -> Decision:
     """Choose for a batch of a plan, alike wherever it is asked.
 
@@ -69,13 +70,18 @@ def decide(
         reorder: Plans the op order anew; None keeps the plan's.
         most_live_tokens: Activations that a rank may hold at once, `allowed` if None.
         anew: Other placements, of as many microbatches.
+        cap_tokens: Most tokens of a slot. Where nothing else limits what a rank holds, other
+            placements may hold as many full slots as the plan holds slots; None for `allowed`.
     """
     most = allowed(cost, batch, most_live_tokens)
+    full = most
+    if most_live_tokens is None and cap_tokens is not None:
+        full = max(most, cap_tokens * float(_held(cost, batch).max()))
     found: Decision | None = None
     for places in (None, *anew):
         sequences = batch.sequences if places is None else with_places(batch.sequences, places)
         placed = replace(batch, sequences=sequences)
-        for each in _tried(cost, placed, factor, forms, reorder, most):
+        for each in _tried(cost, placed, factor, forms, reorder, full if places else most):
             if found is None:
                 found = each
             less = MORE if found.after_s < found.before_s else MARGIN
@@ -149,6 +155,10 @@ def room(cost: CostModel, batch: BatchPlan, most_live_tokens: float | None = Non
     """
     peak = planned_live_peaks(cost, batch)
     most = allowed(cost, batch, most_live_tokens)
+    return np.asarray(np.maximum(0.0, most - peak) / _held(cost, batch))
+
+
+def _held(cost: CostModel, batch: BatchPlan) -> FloatArray:
+    """Slots that every stage holds at once, none of them in part, (stages, 1)."""
     one = np.ones((1, batch.num_microbatches), np.int64)
-    held = np.ceil(live_peaks(batch.schedule, one, held_shares(cost.model, cost.recompute)))
-    return np.asarray(np.maximum(0.0, most - peak) / held)
+    return np.ceil(live_peaks(batch.schedule, one, held_shares(cost.model, cost.recompute)))

@@ -1,0 +1,91 @@
+"""Sequences placed anew while real workers train: the same data, the same losses, repeatable."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hydraplan.executor import run as executor_run
+from hydraplan.executor.predicted import predict
+from hydraplan.files.lengths import Lengths
+from hydraplan.files.planfile import open_plan, read_batch, write_plan
+from hydraplan.files.profilefile import Profile
+from hydraplan.files.runfile import read_step_ops
+from hydraplan.places import places_of
+from hydraplan.planner.plan import plan as make_plan
+from tests.executor.trained import losses, train
+from tests.planner.cases import options, profile
+from tests.plans import plan_header
+
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
+
+SLOW = 1
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    """Two batches on three lanes, with room for more on each; some sequences are split."""
+    path = tmp_path_factory.mktemp("plan") / "x.plan"
+    values = np.random.default_rng(2).integers(8, 120, 48)
+    values[::12] = 400
+    asked = options(
+        pp=1, ranks=3, batch_sequences=24, max_tokens_per_rank=600, microbatches=4, seed=1
+    )
+    known = profile("tiny").header
+    slow_device = plan_header(known.model, 1, 3, 1).fit  # tokens cost more than calls
+    costs = Profile(known.model_copy(update={"fit": slow_device}), "0" * 64)
+    header, batches = make_plan(Lengths("t", "sequences", values), costs, asked, None)
+    write_plan(path, header, batches)
+    return path
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Have every rank take what is predicted, lane 1 twice as long from step 2 to 7, +-1%."""
+
+    def measured(worker, job, batch, moves, slow):
+        found = run_step(worker, job, batch, moves, slow)
+        step = count[0]
+        count[0] += 1
+        if found is None:
+            return None
+        rng, timeline = np.random.default_rng(step), found.timeline
+        (planned_s,) = predict(job.cost, batch, moves).timeline.busy_s
+        busy_s = planned_s * rng.lognormal(0, 0.01, planned_s.shape)
+        if 2 <= step < 8:
+            busy_s[:, SLOW] *= 2
+        ends = np.cumsum(busy_s, axis=0)
+        times = {"start_s": (ends - busy_s,), "end_s": (ends,), "busy_s": (busy_s,)}
+        return found._replace(timeline=replace(timeline, **times))
+
+    count = [0]
+    run_step = executor_run.run_step
+    monkeypatch.setattr(executor_run, "run_step", measured)
+    return count
+
+
+def test_batches_placed_anew_train_the_same_rows_and_are_repeated_and_undone(plan, tmp_path, taken):
+    asked = {"steps": 12, "correction": "portfolio", "dtype": "float32"}
+    run = train(plan, output=tmp_path / "x.run", **asked)
+    first, second, *_, last = run.decisions
+    assert (first.step, second.step) == (3, 4)
+    assert "place" in first.kind
+    assert [(r.stage, r.lane) for r in first.slow if r.factor > 1] == [(0, SLOW)]
+    assert (last.kind, last.slow) == ("undo", ())
+    assert 8 < last.step < 12
+    opened = open_plan(plan)
+    for row in (first, second):
+        assert row.change.places not in (None, places_of(read_batch(opened, row.batch).sequences))
+    assert run.peaks.differ() == []
+    assert np.array_equal(run.traffic.measured, run.traffic.predicted)
+    held = [read_step_ops(run, step).predicted.busy_s[0].sum(axis=0) for step in (1, 3)]
+    assert held[1][SLOW] < 0.9 * held[0][SLOW]
+
+    taken[0] = 100  # nobody is slow any more
+    plain = train(plan, steps=12, dtype="float32")
+    assert losses(plain)[:3] == losses(run)[:3]
+    assert losses(plain) == pytest.approx(losses(run), rel=1e-5)
+    assert losses(plain) != losses(run)
+    again = train(plan, replay=tmp_path / "x.run", dtype="float32")
+    assert losses(again) == losses(run)
+    assert [row.change for row in again.decisions] == [row.change for row in run.decisions]
