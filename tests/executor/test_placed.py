@@ -64,6 +64,7 @@ def taken(monkeypatch):
     return count
 
 
+@pytest.mark.timeout(400)
 def test_batches_placed_anew_train_the_same_rows_and_are_repeated_and_undone(plan, tmp_path, taken):
     asked = {"steps": 12, "correction": "portfolio", "dtype": "float32"}
     run = train(plan, output=tmp_path / "x.run", **asked)
