@@ -50,7 +50,8 @@ RingHops = Annotated[
 CorrectionOption = Annotated[
     Literal["none", "portfolio", "policy"] | None,
     typer.Option(
-        "--correction", help="What makes new op orders for ranks that are slow.  [default: none]"
+        "--correction",
+        help="What makes new op orders, and places, for ranks that are slow.  [default: none]",
     ),
 ]
 MigrationOption = Annotated[
