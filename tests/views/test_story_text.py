@@ -141,14 +141,10 @@ def test_a_step_that_ran_a_decision_says_what_and_why_once_an_event():
     well = "step 18 ran as planned again: " + WELL
     assert decision_note(ROWS[2], ROWS[1]) == well
     assert decision_note(ROWS[0], None).startswith(
-<<<<<<< HEAD
         "step 8 ran with another op order, with work moved: stage 1, lane 1 takes 1.50x"
     )
     assert (
         decision_note(ROWS[1], ROWS[0]) == "step 9 ran with another op order: for the same reason"
-=======
-        "step 8 ran with another op order, with work moved: stage 1, lane 1 takes 1.50x"
->>>>>>> c0940c1 (Train on with sequences at new places on real workers, within the cap)
     )
 
 
