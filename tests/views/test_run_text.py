@@ -18,6 +18,7 @@ from hydraplan.views.run_text import (
     noise_rows,
     run_caption,
     run_columns,
+    run_json,
     run_rows,
 )
 
@@ -25,11 +26,12 @@ NOTHING = Peaks(None, np.zeros((0, 1, 1)))
 UNSENT = Traffic(None, np.zeros((0, 3, 1, 1), np.int64))
 
 
-def header(live_limit_tokens=None, trials=1, mode="simulated"):
+def header(live_limit_tokens=None, trials=1, mode="simulated", **asked):
     options = SimpleNamespace(live_limit_tokens=live_limit_tokens)
     return SimpleNamespace(
         mode=mode, device="none", noise="jitter=0.3", trials=trials, pool_barrier=False,
-        paced=False,
+        **({"paced": False, "injected": (), "correction": "none", "migration": False,
+            "replays": None} | asked),
         plan=SimpleNamespace(options=options),
     )  # fmt: skip
 
@@ -70,6 +72,16 @@ def test_steps_of_several_trials_show_their_mean_and_interval_not_the_first_tria
     interval = pytest.approx(4.303 / math.sqrt(3))
     assert run_rows(run) == [[0, 0, 0, 2.0, interval], [1, 0, 0, 5.0, 0.0]]
     assert "3.5 +- 1.2 s a step (mean of 3 trials and its 95% interval)" in run_caption(run)
+
+
+def test_json_says_what_was_asked_to_slow_and_to_correct_a_run():
+    asked = {"injected": ("1.1=2@0-3",), "correction": "policy", "migration": True, "paced": True}
+    run = Run(None, header(mode="measured", **asked), [step(0)], NOTHING, UNSENT)
+    told = run_json(run)
+    assert {name: told[name] for name in asked} == asked | {"injected": ["1.1=2@0-3"]}
+    assert told["replays"] is None
+    again = run_json(run._replace(header=header(replays="0" * 64)))
+    assert (again["replays"], again["correction"]) == ("0" * 64, "none")
 
 
 def test_the_interval_of_three_values_uses_students_t():
