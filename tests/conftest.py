@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+for size in ("COLUMNS", "LINES"):  # readline leaves them to the processes of pytest-xdist
+    os.environ.pop(size, None)
 
 inspect.stack = partial(inspect.stack, context=0)
 """Without lines of source: torch's launcher asks for it 18 times a run just to name its caller,
