@@ -178,18 +178,18 @@ def moves_of(found: Any) -> Moves:
 def _one(form: Any, entry: Any) -> Any:
     fields = form._fields
     if not isinstance(entry, list) or len(entry) != len(fields):
-        raise InputError(f"moves: {entry!r} has not the fields {', '.join(fields)}")
+        raise InputError(f"moves: {entry!r:.60} has not the fields {', '.join(fields)}")
     values = list(entry)
     if form is HeadShares:
         counts = values.pop()
         if not isinstance(counts, list) or not all(isinstance(c, list) for c in counts):
-            raise InputError(f"moves: counts {counts!r} are no lists")
+            raise InputError(f"moves: counts {counts!r:.60} are no lists")
         flat = [n for shard in counts for n in shard]
     else:
         flat, counts = [], None
     for value in (*values, *flat):
         if type(value) is not int or not 0 <= value < 2**31:
-            raise InputError(f"moves: {value!r} is no whole number from 0 on")
+            raise InputError(f"moves: {value!r:.60} is no whole number from 0 on")
     return form(*values, *(() if counts is None else (tuple(map(tuple, counts)),)))
 
 
