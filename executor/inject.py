@@ -15,7 +15,8 @@ from hydraplan.errors import InputError
 
 MAX_FACTOR = 100.0
 
-FORM = re.compile(r"(\d{1,9})\.(\d{1,9})=([^@]+)(?:@(\d{1,9})-(\d{1,9}))?")
+FORM = re.compile(r"(\d{1,9})\.(\d{1,9})=([^@_\s]{1,40})(?:@(\d{1,9})-(\d{1,9}))?")
+"""No `_` in a factor: Python takes 1_5 for 15."""
 HINT = "STAGE.LANE=FACTOR or STAGE.LANE=FACTOR@FROM-TO, such as 0.1=1.5@5-14"
 
 
@@ -43,9 +44,11 @@ def parse_injected(text: str) -> Injected:
     Raises:
         InputError: It has another form, or a number is outside its limits.
     """
-    found = FORM.fullmatch(text.strip())
+    found = FORM.fullmatch(text.strip()) if text.isascii() else None
     if found is None:
-        raise InputError(f"--inject {text!r} does not say which rank is slow, and how much", HINT)
+        raise InputError(
+            f"--inject {text!r:.80} does not say which rank is slow, and how much", HINT
+        )
     stage, lane, said, first, last = found.groups()
     try:
         factor = float(said)

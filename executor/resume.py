@@ -102,7 +102,8 @@ def way_on(output: Path | None, header: RunHeader) -> str:
     """What to do once a run has lost a worker for good, as part of a hint."""
     if output is None or header.checkpoint_every is None:
         return "with -o and --checkpoint-every a run can go on after that"
-    return f"go on with the same plan and --resume {output}" if output.is_dir() else ""
+    repeated = "" if header.replays is None else ", the same --replay"
+    return f"go on with the same plan{repeated} and --resume {output}" if output.is_dir() else ""
 
 
 def refuse_moved_on(folder: Path, start: Start) -> None:

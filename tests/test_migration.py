@@ -87,6 +87,14 @@ def test_what_a_file_cannot_mean_is_refused(found):
         moves_of(found)
 
 
+def test_what_a_message_quotes_of_a_file_is_short():
+    for entry in (["x" * 10**6] * 5, ["x" * 10**6], [0, 0, 0, 2, 1, "x" * 10**6]):
+        for name in ("shares", "rows", "heads"):
+            with pytest.raises(InputError) as refused:
+                moves_of({"shares": [], "rows": [], "heads": []} | {name: [entry]})
+            assert len(str(refused.value)) < 200
+
+
 def test_the_mlp_of_moved_rows_is_work_of_the_taker():
     moves = Moves(rows=(ROWS,))
     np.testing.assert_array_equal(busy_rows(moves, ROWS_LM, 1), ROWS_LM)

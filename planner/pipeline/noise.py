@@ -118,7 +118,8 @@ def parse_noise(text: str) -> Noise:
         if name in found:
             raise InputError(f"--noise {text!r} names {name} twice", "leave one of them out")
         try:
-            found[name] = float(value)
+            is_plain = value.isascii() and "_" not in value  # Python takes 1_5 for 15
+            found[name] = float(value if is_plain else "")
         except ValueError:
             limits = next(f.metadata for f in fields(Noise) if f.name == name)
             raise InputError(

@@ -71,6 +71,8 @@ def test_none_and_values_that_change_nothing_are_no_noise() -> None:
         ("jiter=0.3", "'jiter' is no source of noise"),
         ("jitter=0.3,", "'' is no source of noise"),
         ("jitter=x", "jitter has 'x', no number"),
+        ("straggler=1_4", "straggler has '1_4', no number"),
+        ("straggler=\u0662", "no number"),
         ("jitter=0.1,jitter=0.2", "names jitter twice"),
         ("jitter=-0.1", "noise jitter=-0.1 is not from 0 to 3"),
         ("jitter=nan", "noise jitter=nan is not from 0 to 3"),
