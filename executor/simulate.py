@@ -113,7 +113,7 @@ def simulate_run(
     drawn = []
     with run_folder(output) as folder:
         create_run(folder, header)
-        with recorder(folder) as record:
+        with recorder(folder, is_timed=False) as record:
             for step, (batch, change, timeline, decided, tried) in enumerate(ran):
                 key = (batch.batch, change)
                 if key not in predicted:

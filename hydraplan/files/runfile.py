@@ -227,30 +227,34 @@ def append_steps(path: Path, steps: Sequence[Step]) -> None:
 
 
 @contextmanager
-def recorder(path: Path) -> Iterator[Callable[[Step, bool], None]]:
+def recorder(path: Path, is_timed: bool = True) -> Iterator[Callable[[Step, bool], None]]:
     """Give a function that adds one finished step to a run folder.
 
     A step is written at once if that is asked for, or unless the last write was too recent for its
-    length; what waits is written with a later step, or when the block ends, however it ends.
+    length; what waits is written with a later step, or when the block ends, however it ends. Writes
+    cut files into row groups; if not `is_timed` as many steps wait as were written, so that the
+    same steps give the same bytes.
 
     Raises:
         RunFailed: The disk refused a write; the steps written before stay.
     """
     waiting: list[Step] = []
-    due_s = 0.0
+    due_s, written = 0.0, 0
 
     def write() -> None:
-        nonlocal due_s
+        nonlocal due_s, written
         began_s = time.perf_counter()
         with seen_to_disk(path):
             append_steps(path, waiting)
+        written += len(waiting)
         waiting.clear()
         ended_s = time.perf_counter()
         due_s = ended_s + WAIT_PER_WRITE * (ended_s - began_s)
 
     def record(step: Step, at_once: bool) -> None:
         waiting.append(step)
-        if at_once or time.perf_counter() >= due_s:
+        is_due = time.perf_counter() >= due_s if is_timed else len(waiting) >= written
+        if at_once or is_due:
             write()
 
     try:

@@ -7,6 +7,7 @@ import pytest
 
 from hydraplan.cli.app import run as command
 from hydraplan.executor.simulate import simulate_run
+from hydraplan.files import runfile
 from hydraplan.files.planfile import open_plan, read_batch
 from hydraplan.files.runfile import open_run, read_timeline
 from hydraplan.metrics import planned_live_peaks, shares
@@ -197,3 +198,14 @@ def test_a_pool_barrier_lets_all_lanes_meet_in_every_microbatch(tmp_path, capsys
     assert json.loads(capsys.readouterr().out)["nominal_s_mean"] == pytest.approx(
         met["iteration_s_mean"]
     )
+
+
+def test_a_simulated_run_has_the_same_bytes_however_long_its_writes_took(
+    plan, tmp_path, monkeypatch
+):
+    asked = {"steps": 9, "seed": 1, "force": False, "noise": parse_noise("jitter=0.1")}
+    for name, wait in (("a", 0.0), ("b", 1e9)):
+        monkeypatch.setattr(runfile, "WAIT_PER_WRITE", wait)
+        simulate_run(plan, output=tmp_path / name, **asked)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
