@@ -5,8 +5,9 @@ predicts for the same work, moves included, so heavy data is no slow device (`be
 believed changes, an event begins: each batch that comes up is decided once for these factors, and
 runs so until the next event. If all ranks are nominal again, that is the plan itself.
 
-Deciding falls between two steps, from everything up to the last one: a step of waiting less than
-from the one before, for the milliseconds that `planning_s` tells.
+The first batch of an event is decided between two steps, from everything up to the last one: a step
+of waiting less than from the one before, for the time that `planning_s` tells. The batches after it
+may be decided ahead (`ahead`).
 
 What a decision bought is measured in its first step, against what would have been: the prediction
 without it, times what steps took over their own prediction since the ranks have been so. Those are
@@ -112,6 +113,12 @@ class Corrections:
             planning_s=planning_s,
             change=change,
         )
+
+    def open(self, batch: int) -> FloatArray | None:
+        """The factors that a batch would be decided for if it came up now; None if it is."""
+        factor = self._belief.factor
+        is_decided = batch in self._made or bool((factor == 1.0).all())
+        return None if is_decided else factor
 
     @property
     def factor(self) -> FloatArray:

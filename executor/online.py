@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hydraplan.executor.ahead import Ahead
 from hydraplan.executor.change import Changed, with_change
 from hydraplan.executor.correction import (
     Corrections,
@@ -44,6 +45,7 @@ class Online:
     batches: Mapping[int, BatchPlan]
     deciding: Corrections | Replay | None = None
     scale: OpScale | None = None
+    ahead: Ahead | None = None
     predicted: dict[tuple[int, Change], Predicted] = field(default_factory=dict)
     decided: Decided | None = None
 
@@ -54,7 +56,21 @@ class Online:
         if self.deciding is None:  # rank 0 tells
             return self.known.tell(batch, None)
         self.decided = self.deciding.coming(step, batch)
+        self._look_ahead(step + 1)
         return self.known.tell(batch, self.deciding.change(batch.batch))
+
+    def _look_ahead(self, step: int) -> None:
+        """Have the batch of the next step decided meanwhile, if it is open."""
+        batch = self.batches.get(step % self.job.header.num_batches)
+        if self.ahead is not None and isinstance(self.deciding, Corrections) and batch is not None:
+            factor = self.deciding.open(batch.batch)
+            if factor is not None:
+                self.ahead.begin(batch, factor)
+
+    def close(self) -> None:
+        """End what decides ahead."""
+        if self.ahead is not None:
+            self.ahead.close()
 
     def change(self, batch: int) -> Change:
         """What a batch runs at present; on rank 0."""
@@ -114,6 +130,7 @@ def online(world: World, job: Job, header: RunHeader, replayed: Iterable[Decided
         state.deciding = Replay(replayed, world.pp, world.ranks)
         return state
     decide = decide_by(job.cost, job.header.options, header.correction, header.migration)
-    state.deciding = Corrections(job.cost, batches, decide)
+    state.ahead = Ahead(decide, batches)
+    state.deciding = Corrections(job.cost, batches, state.ahead)
     state.scale = OpScale()
     return state

@@ -237,6 +237,7 @@ def _train(
         save(world, folder, steps, share(weights, optimizer), job.digest, ledger.digest, keep)
 
     with ExitStack() as stack:
+        stack.callback(changes.close)
         if world.rank == 0:
             with _signals_put_off(), seen_to_disk(folder), one_at_a_time(folder.parent):
                 if folder.exists():
