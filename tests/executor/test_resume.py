@@ -1,6 +1,5 @@
 """A run that was ended by anything goes on as if nothing had happened, or is refused."""
 
-import fcntl
 import os
 import select
 import shutil
@@ -18,10 +17,10 @@ import pytest
 from hydraplan.cli.app import run as command
 from hydraplan.errors import InputError, RunFailed, StalePlan, WorkerLost
 from hydraplan.executor import launch
-from hydraplan.executor.folder import one_at_a_time, sole_writer
+from hydraplan.executor.folder import sole_writer
 from hydraplan.executor.resume import Start, refuse_moved_on, refuse_other
 from hydraplan.files.checkpointfile import CHECKPOINTS, checkpoint_folders, newest_checkpoint
-from hydraplan.files.runfile import RUN_FILES, Run, open_run, recorder
+from hydraplan.files.runfile import RUN_FILES, Run, open_run
 from hydraplan.files.tensorfile import read_tensors
 from tests.builders import Place
 from tests.executor import trained
@@ -266,30 +265,6 @@ def test_a_run_that_another_process_took_further_meanwhile_is_not_rewound(copied
     with pytest.raises(InputError, match="after step 5 by now, it was at 3") as caught:
         refuse_moved_on(copied, now._replace(steps=3))
     assert "start again" in caught.value.hint
-
-
-def test_runs_are_made_in_a_folder_one_at_a_time(tmp_path):
-    other = os.open(tmp_path, os.O_RDONLY)
-    try:
-        with one_at_a_time(tmp_path), pytest.raises(BlockingIOError):
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(other)
-
-
-def test_a_run_is_held_from_its_first_step_on(plan, tmp_path):
-    """Rank 0 is the one that writes; here it asks for its own run a second time."""
-    output = tmp_path / "x.run"
-
-    def again(path):
-        with pytest.raises(InputError, match="is being written"), sole_writer(path):
-            pass
-        return recorder(path)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hydraplan.executor.run.recorder", again)
-        assert len(train(plan, output=output, steps=1).steps) == 1
 
 
 def test_another_plan_or_world_is_refused_with_both_and_the_way_to_shrink(copied, tmp_path):
