@@ -181,3 +181,15 @@ def test_a_plan_of_several_chunks_is_ordered_by_the_portfolio_and_that_is_noted(
 
 def test_decisions_of_a_run_are_those_of_its_folder(run):
     assert open_run(run.path).decisions == run.decisions
+
+
+def test_a_step_in_a_new_order_is_exported_as_it_ran(run, tmp_path, capsys):
+    """The plan's order has whole backwards, the new one parts W from B."""
+    changed = next(row for row in run.decisions if row.change.schedule is not None)
+    for step, kinds in ((0, {"F", "BW"}), (changed.step, {"F", "B", "W"})):
+        assert {
+            op.kind for ops in read_step_ops(run, step).timeline.schedule for op in ops
+        } == kinds
+        for form in ("chrome", "pytorch-csv"):
+            asked = ["--format", form, "--step", str(step), "-o", str(tmp_path / f"{step}.{form}")]
+            assert command(["export", str(run.path), *asked]) == 0, capsys.readouterr().err
