@@ -11,11 +11,11 @@ are 95%, widened for the number of cells of the table (Bonferroni). No draw is o
 scored on when they are chosen. All times are simulated.
 
 Orders know the batch alone (`unguarded`: best of 17 orders of the policy; `guarded`: with
-portfolio, ZB-H1 and search). The rest knows what a run can know: every seed runs eight steps,
-the straggler comes with the seventh (f from 1.1 to 1.6, in ten steps of its range), estimates
-see what ranks worked in each step, and what they say decides the ninth, which is measured.
-`placed`: the batch placed anew with `--rank-speed`; `both`: with moves on top. `all`: what is
-predicted to be fastest, an op order planned anew for `both` among it.
+portfolio, ZB-H1 and search). The rest knows what a run can know: every seed runs seven steps,
+the straggler comes with the last of them (f from 1.1 to 1.6, in ten steps of its range), estimates
+see what ranks worked in each half of a step, and what they say decides the eighth, which is
+measured. `placed`: the batch placed anew as in a run; `both`: with moves on top. `all`: what
+`execute --correction portfolio --migration on` decides, op orders planned anew among it.
 Transfers are priced; `skew` scales every microbatch by a log-normal factor of deviation 0.8.
 """
 
@@ -38,8 +38,13 @@ from cells import Asked, Pool, ask  # noqa: E402
 from mixes import batch, file_source, filling_tokens  # noqa: E402
 from tables import Cell, Table, progress, reported  # noqa: E402
 
+from hydraplan.executor.change import with_change  # noqa: E402
+from hydraplan.executor.correction import decide_by, in_parts  # noqa: E402
+from hydraplan.executor.predicted import Loads  # noqa: E402
 from hydraplan.metrics import shares  # noqa: E402
+from hydraplan.migration import Moves  # noqa: E402
 from hydraplan.model import BatchPlan, FloatArray, Schedule  # noqa: E402
+from hydraplan.places import Places, with_places  # noqa: E402
 from hydraplan.planner.forked import in_order  # noqa: E402
 from hydraplan.planner.pipeline.memory import Memory  # noqa: E402
 from hydraplan.planner.pipeline.noise import Draws, Noise, draw, shape_of  # noqa: E402
@@ -50,6 +55,7 @@ from hydraplan.planner.pipeline.portfolio import portfolio  # noqa: E402
 from hydraplan.planner.pipeline.scenarios import scorer  # noqa: E402
 from hydraplan.planner.pipeline.schedules import SCHEDULES  # noqa: E402
 from hydraplan.planner.pipeline.simulator import run_ops, simulate, way_of  # noqa: E402
+from hydraplan.planner.placed_anew import placed_anew  # noqa: E402
 from hydraplan.planner.planned_ops import memory_of  # noqa: E402
 from hydraplan.planner.policy.choose_moves import FORMS, choose_moves  # noqa: E402
 from hydraplan.planner.policy.decide import room  # noqa: E402
@@ -75,7 +81,7 @@ REGIMES = {
     "mixed": Noise(jitter=0.1, straggler=1.35, transient=1.5, link=0.2),
 }
 FACTORS = np.linspace(1.1, 1.6, 11)[:-1] + 0.025
-HEALTHY, STEPS = 6, 8
+HEALTHY, STEPS = 6, 7
 """Steps without the straggler, and all that are seen before the one that is measured."""
 ORDERS = ("portfolio", "unguarded", "guarded")
 KNOWING = ("re-planned", "shares", "rows", "heads", "moves", "placed", "both", "all")
@@ -130,7 +136,7 @@ def main() -> None:
         table(cells, KNOWING, f"Knowing devices: {title}", wide),
     ]
     recovered = [c for c in cells if "recovered" in c]
-    title = "Share of the straggler's loss that is won back in the third step with it"
+    title = "Share of the straggler's loss that is won back in the second step with it"
     columns = ["pp", "regime", "method", "recovered", "ceiling"]
     tables.append(Table(title, columns).of(recovered))
     reported(args.json, {"cells": cells}, tables, args.readme, HERE / "README.md")
@@ -254,15 +260,16 @@ def estimates(at: Case, order: Schedule, noise: Noise, trials: range) -> list[Es
     """What every trial believes after its steps."""
     stages, lanes = at.slots.op_s.shape[1], at.slots.op_s.shape[3]
     found = [nominal(stages, lanes) for _ in trials]
-    load_s = at.slots.op_s.sum(axis=(0, 2, 4))
+    load_s = in_parts(Loads(at.slots, at.slots.op_s).of_ops(order))
     for step in range(STEPS):
         here = noise if step >= HEALTHY else noise.without("straggler")
         draws = draws_of(at, here, trials, step)
         times = run_ops(noisy_load(at.slots, draws), order, way_of(at.slots), draws.spells)
         places = [len(ops) for ops in order]
-        busy = np.stack([times.busy_s[s, : places[s]].sum(axis=0) for s in range(stages)])
-        for j, each in enumerate(np.split(busy, len(trials), axis=1)):
-            found[j] = observe(found[j], each, load_s)
+        each_s = [times.busy_s[s, : places[s]] for s in range(stages)]
+        for half, loads in zip(in_parts(each_s), load_s, strict=True):
+            for j, each in enumerate(np.split(half, len(trials), axis=1)):
+                found[j] = observe(found[j], each, loads)
     return found
 
 
@@ -286,41 +293,37 @@ def knowing(
         return taken
     known = rated(cost, at.plan.sequences.placed(), at.plan.num_microbatches, factor)
     free = room(cost, at.plan)
-    predicted = {"as is": (iteration_s(with_factors(at.slots, factor), base), at.slots, base)}
+    predicted = {"as is": iteration_s(with_factors(at.slots, factor), base)}
 
     def tried(name: str, slots: SlotTimes, order: Schedule) -> None:
         """Keep it if it is predicted to be faster, as a run does; measure it."""
         guess = iteration_s(with_factors(slots, factor), order)
-        if guess < 0.995 * predicted["as is"][0]:
-            predicted[name] = (guess, slots, order)
+        if guess < min(0.995 * predicted["as is"], predicted.get(name, np.inf)):
+            predicted[name] = guess
             taken[name] = float(trial_s(slots, order, draws)[0])
 
     tried("re-planned", at.slots, portfolio(with_factors(at.slots, factor), at.memory))
     for name, forms in {**{f: (f,) for f in FORMS}, "moves": FORMS}.items():
         tried(name, moved_slots(known, choose_moves(known, forms, free)), base)
-    speed = 1 / factor.max(axis=0)
-    anew = replaced(at, speed / speed.max())
-    slots = slot_times(cost, anew.sequences.placed(), anew.num_microbatches)
-    if slots.op_s.shape != at.slots.op_s.shape:
-        draws = draw(noise, shape_of(slots), at.nominal_s, range(trial, trial + 1), SEED, STEPS)
-    tried("placed", slots, anew.schedule)
-    known = rated(cost, anew.sequences.placed(), anew.num_microbatches, factor)
-    moved = moved_slots(known, choose_moves(known, FORMS, room(cost, anew)))
-    tried("both", moved, anew.schedule)
-    memory = memory_of(cost, at.asked.options, slots)
-    tried("both, re-planned", moved, portfolio(with_factors(moved, factor), memory))
-    fastest = min(predicted, key=lambda name: predicted[name][0])
-    taken["all"] = taken.get(fastest, as_is)
-    taken.pop("both, re-planned", None)
+
+    def at_places(name: str, plan: BatchPlan, places: Places | None, moves: Moves | None) -> None:
+        """A placement in the plan's order, with moves of its own where none are given."""
+        if places is not None:
+            plan = replace(plan, sequences=with_places(plan.sequences, places))
+        known = rated(cost, plan.sequences.placed(), plan.num_microbatches, factor)
+        if moves is None:
+            moves = choose_moves(known, FORMS, room(cost, plan))
+        tried(name, moved_slots(known, moves), base)
+
+    for places in placed_anew(cost, at.asked.options, at.plan, factor):
+        at_places("placed", at.plan, places, Moves())
+        at_places("both", at.plan, places, None)
+    made, _, _ = decide_by(cost, at.asked.options, "portfolio", True)(at.plan, factor)
+    plan = with_change(at.plan, made)
+    known = rated(cost, plan.sequences.placed(), plan.num_microbatches, factor)
+    order = plan.schedule if made.schedule is not None else base
+    taken["all"] = float(trial_s(moved_slots(known, made.moves), order, draws)[0])
     return taken
-
-
-def replaced(at: Case, speed: FloatArray) -> BatchPlan:
-    """The batch placed anew for lanes of these speeds."""
-    lanes = tuple(float(round(s, 3)) for s in speed)
-    asked = at.asked
-    options = asked.options.model_copy(update={"rank_speed": lanes})
-    return replace(asked, cost=replace(asked.cost, rank_speed=lanes), options=options).planned()
 
 
 def iteration_s(slots: SlotTimes, order: Schedule) -> float:
