@@ -7,6 +7,7 @@ sent.
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,7 @@ from hydraplan.executor.plan_wire import decode_batch, encode_batch
 from hydraplan.executor.prepare import Job
 from hydraplan.executor.transport import reason
 from hydraplan.executor.valid import lower_batch
+from hydraplan.model import Sequences
 
 DIGEST_BYTES = 32
 """Of SHA-256; one of the plan goes before the batches, and one of its footer."""
@@ -54,21 +56,31 @@ def share_plan(world: World, job: Job) -> Job:
         )
     ends = np.cumsum([2 * DIGEST_BYTES, *sizes.tolist()]).tolist()
     batches = tuple(decode_batch(raw[a:b]) for a, b in pairwise(ends))
-    held = []
-    for batch in batches:
-        placed = batch.sequences.placed()
-        first = placed.first_rank
-        here = (first <= world.lane) & (world.lane < first + placed.degree)
-        held.append(placed.take(np.flatnonzero(here)))
-    if job.data != "generated":
-        path = Path(job.data).with_suffix(".bin")
-        check_ids(job.tokens, held, job.header.model.vocab_size, path)
+    check_held(world, job, (batch.sequences for batch in batches))
     return replace(
         job,
         digest=raw[:DIGEST_BYTES].hex(),
         batches=batches,
         steps={b.batch: lower_batch(Path("the plan of rank 0"), job.header, b) for b in batches},
     )
+
+
+def check_held(world: World, job: Job, batches: Iterable[Sequences]) -> None:
+    """Refuse ids beyond the vocabulary in rows that this lane holds, of a dataset on this host.
+
+    Raises:
+        InputError: There is one; sequence and value are named.
+    """
+    if job.data == "generated":
+        return
+    held = []
+    for sequences in batches:
+        placed = sequences.placed()
+        first = placed.first_rank
+        here = (first <= world.lane) & (world.lane < first + placed.degree)
+        held.append(placed.take(np.flatnonzero(here)))
+    path = Path(job.data).with_suffix(".bin")
+    check_ids(job.tokens, held, job.header.model.vocab_size, path)
 
 
 def _told(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from hydraplan.errors import RunFailed
 from hydraplan.executor.change import Changed, checked
 from hydraplan.executor.groups import World
 from hydraplan.executor.prepare import Job
+from hydraplan.executor.share_plan import check_held
 from hydraplan.executor.transport import reason
 from hydraplan.files.decisionsfile import Change, change_of
 from hydraplan.model import BatchPlan
@@ -37,7 +38,8 @@ class Known:
         """The batch as all workers are about to run it; `change` is given on rank 0; collective.
 
         Raises:
-            InputError: The change does not fit the batch.
+            InputError: The change does not fit the batch, or it brings rows with ids beyond the
+                vocabulary.
             RunFailed: It did not arrive as rank 0 sent it, or a worker died.
         """
         raw = b"" if change is None else change.to_text().encode()
@@ -54,7 +56,10 @@ class Known:
                     f" {batch.batch} than rank 0 made"
                 )
             found = change_of(raw.decode())
-            self.changed[key] = checked(self.job.header, batch, found, "the decision of rank 0")
+            changed = checked(self.job.header, batch, found, "the decision of rank 0")
+            if found.places is not None and self.job.is_shared:  # rows that were not its own yet
+                check_held(self.world, self.job, [changed.batch.sequences])
+            self.changed[key] = changed
         return self.changed[key]
 
 

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from hydraplan.errors import InputError, RunFailed
@@ -11,6 +12,7 @@ from hydraplan.executor.tell_change import Known
 from hydraplan.files.decisionsfile import Change
 from hydraplan.files.planfile import open_plan, read_batch
 from hydraplan.migration import Moves, RowMove
+from hydraplan.places import places_of
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from tests.builders import Place
 from tests.plans import write_test_plan
@@ -34,7 +36,7 @@ def plan(tmp_path):
 
 
 def known(plan, rank):
-    return Known(World(rank, 1, 2), SimpleNamespace(header=plan.header))
+    return Known(World(rank, 1, 2), SimpleNamespace(header=plan.header, is_shared=False))
 
 
 def test_all_workers_hold_what_rank_0_told_and_bodies_travel_once(plan, monkeypatch):
@@ -82,3 +84,23 @@ def test_a_change_that_is_not_as_it_was_made_or_does_not_fit_is_refused_by_each_
     assert second[0] == (
         "rank 1 (stage 0, lane 1) was told another change of batch 0 than rank 0 made"
     )
+
+
+def test_rows_that_come_to_a_lane_are_checked_there_as_its_own_were(plan):
+    """Under torchrun a host checks its own rows alone when a run begins; sequence 1 is lane 1's."""
+
+    def told(rank):
+        batch = read_batch(plan, 0)
+        places = places_of(batch.sequences)
+        swapped = places._replace(first_rank=tuple(1 - lane for lane in places.first_rank))
+        about = {"is_shared": True, "data": "x.idx", "header": plan.header}
+        job = SimpleNamespace(tokens=lambda i, n: np.full(n, 64 if i == 1 else 3), **about)
+        state = Known(World(rank, 1, 2), job)
+        try:
+            state.tell(batch, Change(places=swapped) if rank == 0 else None)
+        except InputError as error:
+            return str(error)
+        return ""
+
+    said = "x.bin: sequence 1 holds id 64 at position 0, the model's vocabulary is 0..63"
+    assert run_ranks(told, 2) == [said, ""]
