@@ -92,6 +92,7 @@ def root(
 def main() -> None:
     """Entry point of the console script."""
     _open_streams()
+    sys.unraisablehook = _hear
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks
             signal.signal(number, _end)
@@ -101,6 +102,18 @@ def main() -> None:
 def _end(number: int, frame: object) -> None:
     """Leave through the stack, so that half-written files are removed on the way out."""
     raise SystemExit(128 + number)
+
+
+_unheard: list[BaseException] = []
+"""Interrupts while C called Python: a compiler of loops takes them for its own failure."""
+
+
+def _hear(said: Any) -> None:
+    """Keep an interrupt that cannot be passed on; whatever else is told as ever."""
+    if isinstance(said.exc_value, KeyboardInterrupt | SystemExit):
+        _unheard.append(said.exc_value)
+    else:
+        sys.__unraisablehook__(said)
 
 
 def _open_streams() -> None:
@@ -136,6 +149,10 @@ def run(args: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
     except Exception as error:
+        if _unheard:
+            print("interrupted", file=sys.stderr)
+            code = getattr(_unheard.pop(), "code", INTERRUPTED)
+            return code if isinstance(code, int) else INTERRUPTED
         if debug:
             traceback.print_exc()
         failure = _explain(error)

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -233,3 +233,14 @@ def test_an_interrupt_while_the_command_line_loads_is_no_traceback(monkeypatch):
     with pytest.raises(SystemExit) as ended:
         hydraplan.cli.main()
     assert ended.value.code == 130
+
+
+@pytest.mark.parametrize(("came", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_an_interrupt_that_a_compiler_swallows_is_no_bug(
+    lengths_file, monkeypatch, capsys, came, code
+):
+    cli._hear(SimpleNamespace(exc_value=came))
+    raising(monkeypatch, RuntimeError("no compiled object yet"))
+    assert cli.run(["lengths", lengths_file]) == code
+    assert capsys.readouterr().err == "interrupted\n"
+    assert cli.run(["lengths", lengths_file]) == 70  # the next failure is one
