@@ -9,7 +9,7 @@ from hydraplan.cli import options as o
 
 def compare(
     context: typer.Context,
-    lengths: o.LengthsFile,
+    lengths: o.LengthsFiles,
     profile: o.ProfileFile,
     ranks: o.Ranks,
     max_tokens_per_rank: o.Cap,
@@ -36,6 +36,7 @@ def compare(
     rank_speed: o.RankSpeed = None,
     recompute: o.Recompute = "none",
     unit: o.Unit = "sequences",
+    tokenizer: o.TokenizerFile = None,
     seed: o.Seed = 0,
     workers: Annotated[
         int,
@@ -64,6 +65,7 @@ def compare(
         profile,
         context=context,
         unit=unit,
+        tokenizer=tokenizer,
         num_batches=num_batches,
         pp=pp,
         ranks=ranks,

@@ -1,27 +1,23 @@
 """`hydraplan lengths`: what is in a length file."""
 
-from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from hydraplan.cli import options as o
 
 
 def lengths(
-    file: Annotated[Path, typer.Argument(help="Parquet, CSV, .npy, Megatron .idx, or text.")],
-    unit: Annotated[
-        Literal["sequences", "documents"], typer.Option(help="What a row of an .idx is.")
-    ] = "sequences",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    files: o.LengthsFiles,
+    unit: o.Unit = "sequences",
+    tokenizer: o.TokenizerFile = None,
+    json: o.Json = False,
 ) -> None:
     """Show what a length file holds.
 
     Counts, percentiles, and which share of rows, tokens and attention work lies in its tail.
     """
-    from hydraplan.files.lengths import read_lengths
+    from hydraplan.files.lengths_sources import read_sources
     from hydraplan.views import console
     from hydraplan.views.distribution import summarize
 
-    found = read_lengths(file, unit)
+    found = read_sources(files, unit, tokenizer)
     summary = summarize(found.length_tokens)
     if json:
         console.emit_json({"name": found.name, "unit": found.unit, **summary.as_dict()})

@@ -10,7 +10,14 @@ if TYPE_CHECKING:
     from hydraplan.files.profilefile import Profile
     from hydraplan.planheader import PlanOptions
 
-LengthsFile = Annotated[Path, typer.Argument(help="Parquet, CSV, .npy, Megatron .idx, or text.")]
+LengthsFiles = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="LENGTHS...",
+        help="Files, globs, a folder, or - for stdin: Parquet, JSONL, CSV, .npy, Megatron .idx,"
+        " or text.",
+    ),
+]
 ProfileFile = Annotated[Path, typer.Option("--profile", help="Profile of the devices.")]
 PlanFolder = Annotated[Path, typer.Argument(help="Plan folder.")]
 Pp = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages.")]
@@ -103,6 +110,10 @@ RankSpeed = Annotated[
 Unit = Annotated[
     Literal["sequences", "documents"], typer.Option("--unit", help="What a row of an .idx is.")
 ]
+TokenizerFile = Annotated[
+    Path | None,
+    typer.Option("--tokenizer", help="A tokenizer.json: count text or messages of JSONL."),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of anything random.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
@@ -118,11 +129,12 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(
-    lengths: Path,
+    lengths: list[str],
     profile: Path,
     *,
     context: typer.Context,
     unit: Literal["sequences", "documents"],
+    tokenizer: Path | None,
     pp: int,
     ranks: int,
     tp: int,
@@ -155,7 +167,7 @@ def read_inputs(
     from hydraplan.cli.defaults import strongest
     from hydraplan.config import validation_text
     from hydraplan.errors import InputError
-    from hydraplan.files.lengths import read_lengths
+    from hydraplan.files.lengths_sources import read_sources
     from hydraplan.files.profilefile import read_profile
     from hydraplan.files.remaining import read_remaining
     from hydraplan.files.speeds import read_speeds
@@ -168,7 +180,7 @@ def read_inputs(
         raise InputError("give exactly one of --batch-sequences and --batch-tokens")
     if strategy not in STRATEGIES:
         raise InputError(f"unknown strategy {strategy!r}", f"known: {', '.join(STRATEGIES)}")
-    rows, costs = read_lengths(lengths, unit), read_profile(profile)
+    rows, costs = read_sources(lengths, unit, tokenizer), read_profile(profile)
     model = costs.header.model
     resumes = None if resume_from is None else read_remaining(resume_from, rows, model)
     try:

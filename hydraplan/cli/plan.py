@@ -10,7 +10,7 @@ from hydraplan.cli import options as o
 
 def plan(
     context: typer.Context,
-    lengths: o.LengthsFile,
+    lengths: o.LengthsFiles,
     profile: o.ProfileFile,
     ranks: o.Ranks,
     max_tokens_per_rank: o.Cap,
@@ -47,6 +47,7 @@ def plan(
     rank_speed: o.RankSpeed = None,
     recompute: o.Recompute = "none",
     unit: o.Unit = "sequences",
+    tokenizer: o.TokenizerFile = None,
     resume_from: Annotated[
         Path | None,
         typer.Option(help="Plan only the rows after the last checkpoint of this run."),
@@ -82,6 +83,7 @@ def plan(
         profile,
         context=context,
         unit=unit,
+        tokenizer=tokenizer,
         pp=pp,
         ranks=ranks,
         tp=tp,

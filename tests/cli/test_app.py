@@ -30,7 +30,7 @@ def raising(monkeypatch, error):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("hydraplan.files.lengths.read_lengths", fail)
+    monkeypatch.setattr("hydraplan.files.lengths_sources.read_sources", fail)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_file_the_system_refuses_is_exit_2(lengths_file, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["lengths"], "error: Missing argument 'file'."),
+        (["lengths"], "error: Missing argument 'LENGTHS...'."),
         (["lenths"], "error: No such command 'lenths'."),
         (["lengths", "a.txt", "--unti", "x"], "error: No such option: --unti"),
         (["pipeline", "--schedule", "1f1b", "--pp", "x"], "error: --pp x must be a whole number"),
@@ -146,11 +146,11 @@ def test_flag_beats_environment_beats_file_beats_default(
 ):
     seen = []
 
-    def spy(_path, unit):
+    def spy(_sources, unit, _tokenizer):
         seen.append(unit)
         raise InputError("stop")
 
-    monkeypatch.setattr("hydraplan.files.lengths.read_lengths", spy)
+    monkeypatch.setattr("hydraplan.files.lengths_sources.read_sources", spy)
     cli.run(["lengths", lengths_file])
     (tmp_path / "hydraplan.toml").write_text('[lengths]\nunit = "documents"\n')
     cli.run(["lengths", lengths_file])

@@ -126,7 +126,7 @@ def test_digest_is_that_of_the_little_endian_bytes():
     [
         (
             {"tokens": [1], "id": [2]},
-            "has no column length, length_tokens or seqlen; it has tokens, id",
+            "has no column .*, length, length_tokens, seqlen or input_ids; it has tokens, id",
         ),
         ({"length": [1], "seqlen": [2]}, "ambiguous: each of the columns length, seqlen"),
         ({"length": [1.0]}, "column length holds double"),

@@ -1,0 +1,51 @@
+"""Sequence lengths from Parquet: a column of counts, of ids, or of boundaries of packs.
+
+Columns are streamed, a few rows at a time and never a whole row group, so memory does not grow
+with the file. Parquet keeps where lists end among their values, so ids are decoded on the way
+(about 80 million a second), and dropped.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hydraplan.errors import InputError, first_line
+from hydraplan.files.lengths_batches import columns_to_read, count_rows
+from hydraplan.files.parquet import DAMAGED
+from hydraplan.model import IntArray
+
+PARQUET_MAGIC = b"PAR1"
+
+BUFFER_BYTES = 2**20
+VALUES_AT_A_TIME = 2**20
+ROWS_AT_A_TIME = 2**16
+"""What is read and held at once. Our choice."""
+
+
+def read_parquet(path: Path) -> IntArray:
+    """Tokens of every sequence, in the order of the file.
+
+    Raises:
+        InputError: The file is damaged, has no column of lengths, or a row is no length.
+    """
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty")
+    try:
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
+            names = columns_to_read(path, file.schema_arrow)
+            return count_rows(path, _batches(file, names), names)
+    except DAMAGED as error:
+        raise InputError(f"{path} is not Parquet with lengths: {first_line(error)}") from None
+
+
+def _batches(file: pq.ParquetFile, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """The columns, so many rows at a time that their lists are of a bounded size."""
+    for index in range(file.num_row_groups):
+        group = file.metadata.row_group(index)
+        columns = [group.column(i) for i in range(group.num_columns)]
+        ours = [c.num_values for c in columns if c.path_in_schema.split(".")[0] in names]
+        values, rows = max(ours, default=0) or 1, max(group.num_rows, 1)
+        at_a_time = min(ROWS_AT_A_TIME, max(1, VALUES_AT_A_TIME * rows // values))
+        yield from file.iter_batches(at_a_time, [index], names, use_threads=False)
