@@ -143,7 +143,8 @@ def builtin_names(kind: Literal["model", "cluster"]) -> list[str]:
 
 
 def _load(shape: type[C], kind: Literal["model", "cluster"], name: str) -> C:
-    if name in builtin_names(kind):
+    builtin = name in builtin_names(kind)
+    if builtin:
         text = (resources.files("hydraplan") / "data" / f"{kind}-{name}.toml").read_text()
     else:
         path = Path(name)
@@ -163,7 +164,7 @@ def _load(shape: type[C], kind: Literal["model", "cluster"], name: str) -> C:
                 f"{kind} file {name}: {key} asks for {UNSUPPORTED[key]}, not supported",
                 "take the key out if the model does without it",
             )
-        values.setdefault("name", Path(name).stem)
+        values.setdefault("name", name if builtin else Path(name).stem)
         return shape.model_validate(values)
     except RecursionError:
         raise InputError(f"{kind} file {name} is nested too deeply") from None

@@ -26,7 +26,7 @@ sys.path.insert(0, str(HERE.parent / "planner"))
 
 from tables import Cell, Table, progress, reported  # noqa: E402
 
-from hydraplan.config import ModelShape, load_cluster  # noqa: E402
+from hydraplan.config import load_cluster, load_model  # noqa: E402
 from hydraplan.cost import CostModel  # noqa: E402
 from hydraplan.files.lengths import Lengths  # noqa: E402
 from hydraplan.files.profilefile import Profile  # noqa: E402
@@ -44,10 +44,7 @@ from hydraplan.planner.policy.rated import rated, with_factors  # noqa: E402
 from hydraplan.profiler.analytic import analytic_header  # noqa: E402
 from hydraplan.slots import slot_times  # noqa: E402
 
-GPT = ModelShape(
-    name="gpt3-14.6b", num_layers=46, hidden_size=5120, num_heads=40, num_kv_heads=40, head_dim=128,
-    ffn_hidden_size=13_656, vocab_size=50_304, dtype="bfloat16",
-)  # fmt: skip
+GPT = load_model("gpt3-14.6b")
 TOKENS, A_LANE, SEED, SLOW = 2_048, 48, 5, 1.5
 LAYOUTS = ((16, 1), (8, 2), (4, 4))
 """Stages and lanes of 16 ranks."""

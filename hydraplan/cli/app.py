@@ -10,10 +10,12 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from io import TextIOWrapper
 from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
 
 from hydraplan.cli import INTERRUPTED
 from hydraplan.cli.compare import compare
@@ -26,6 +28,7 @@ from hydraplan.cli.lengths import lengths
 from hydraplan.cli.pipeline import pipeline
 from hydraplan.cli.plan import plan
 from hydraplan.cli.profile import profile
+from hydraplan.cli.profile_diff import profile_diff
 from hydraplan.cli.show import show
 from hydraplan.cli.train_policy import train_policy
 from hydraplan.cli.validate import validate
@@ -37,6 +40,7 @@ COMMANDS = (
     demo,
     lengths,
     profile,
+    profile_diff,
     plan,
     compare,
     pipeline,
@@ -50,6 +54,9 @@ COMMANDS = (
 )
 """In the order of `--help`; a new command adds its import above and a line here."""
 
+TWO_WORDS: dict[Callable[..., None], str] = {profile_diff: "profile diff"}
+"""Commands beside one that is their first word; the others are named by their function."""
+
 READER_GONE = 141
 BUG = 70
 
@@ -60,9 +67,23 @@ _DISK_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO,
 )  # fmt: skip
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+class _Commands(TyperGroup):
+    """The commands, of which one may be another and a second word."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        words = " ".join(args[:2])
+        return super().resolve_command(ctx, [words, *args[2:]] if words in self.commands else args)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 for _command in COMMANDS:
-    app.command()(_command)
+    app.command(TWO_WORDS.get(_command))(_command)
 
 
 def _print_version(wanted: bool) -> None:

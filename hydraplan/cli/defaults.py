@@ -15,6 +15,9 @@ from hydraplan.errors import InputError
 
 CONFIG_FILE = Path("hydraplan.toml")
 
+_TO_VARIABLE = str.maketrans("- ", "__")
+"""Command `profile diff` is [profile-diff] in the file and HYDRAPLAN_PROFILE_DIFF_ outside it."""
+
 CLOSE = 0.6
 """Similarity (difflib's, 0 to 1) from which on a known name may be what was meant. Our choice."""
 
@@ -23,7 +26,7 @@ def bind_environment(group: Any) -> None:
     """Give every option of every command its `HYDRAPLAN_*` variable."""
     for name, command in group.commands.items():
         for spelling, option in _options(command).items():
-            option.envvar = f"HYDRAPLAN_{name}_{spelling}".upper().replace("-", "_")
+            option.envvar = f"HYDRAPLAN_{name}_{spelling}".upper().translate(_TO_VARIABLE)
             option.show_envvar = False
 
 
@@ -42,9 +45,10 @@ def read_defaults(path: Path, context: typer.Context) -> dict[str, dict[str, obj
         raise InputError(f"{path} is not TOML: {error}") from None
     except RecursionError:
         raise InputError(f"{path} is nested too deeply") from None
+    names = {name.translate(_TO_VARIABLE): name for name in group.commands}
     defaults: dict[str, dict[str, object]] = {}
     for section, table in values.items():
-        name = section.replace("_", "-")
+        name = names.get(section.translate(_TO_VARIABLE), section.replace("_", "-"))
         if not isinstance(table, dict):
             raise InputError(
                 f"{path}: {section} stands outside a section", "put it under its command, as [plan]"

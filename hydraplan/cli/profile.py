@@ -13,7 +13,10 @@ QUICK_SECONDS = 15.0
 
 def profile(
     device: Annotated[str, typer.Option(help="cpu, cuda, or analytic (nothing measured)")],
-    model: Annotated[str, typer.Option(help="built-in model or TOML file")],
+    model: Annotated[
+        str,
+        typer.Option(help="built-in model, TOML file, or Hugging Face config.json or its folder"),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="file, *.profile.parquet")],
     cluster: Annotated[
         str | None,
@@ -26,10 +29,11 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
 ) -> None:
     """Measure attention, linear and link costs on this device, or write an analytic profile."""
-    from hydraplan.config import builtin_names, load_cluster, load_model
+    from hydraplan.config import builtin_names, load_cluster
     from hydraplan.errors import InputError
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.profilefile import Measurement, write_profile
+    from hydraplan.huggingface import find_model
     from hydraplan.profiler.analytic import analytic_header
     from hydraplan.profiler.report import as_object, as_text, component_errors
 
@@ -44,7 +48,9 @@ def profile(
         raise InputError("--attention has no use with --device analytic", "nothing is timed")
     if device != "cpu" and cluster is None:
         raise InputError(f"--device {device} needs --cluster", _known_clusters())
-    shape = load_model(model)
+    shape, notes = find_model(model)
+    for note in notes:
+        _note(note)
     links = load_cluster(cluster) if cluster is not None else None
     refuse_existing(output, force)
     rows: list[Measurement] = []

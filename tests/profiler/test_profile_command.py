@@ -92,7 +92,7 @@ def test_a_float_model_on_a_built_in_cluster_is_accepted_with_a_note_and_on_a_fi
         (["--device", "tpu", "--model", "tiny"], "analytic, cpu, cuda"),
         (["--device", "analytic", "--model", "tiny"], "a100-sxm, b200-sxm, h100-sxm, h200-sxm"),
         ([*ANALYTIC[:2], "--cluster", "z9", "--model", "tiny"], "a100-sxm"),
-        ([*ANALYTIC[:-1], "gpt9"], "llama-70b, llama-8b, tiny"),
+        ([*ANALYTIC[:-1], "gpt9"], "gpt3-14.6b, llama-70b, llama-8b, qwen-32b, tiny"),
         ([*ANALYTIC, "--seconds", "3"], "no use with --device analytic"),
         ([*ANALYTIC, "--attention", "flash2"], "no use with --device analytic"),
         (["--device", "cpu", "--model", "tiny", "--attention", "fast"], "'fast' is not one of"),
