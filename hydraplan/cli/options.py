@@ -14,8 +14,8 @@ LengthsFiles = Annotated[
     list[str],
     typer.Argument(
         metavar="LENGTHS...",
-        help="Files, globs, a folder, or - for stdin: Parquet, JSONL, CSV, .npy, Megatron .idx,"
-        " or text.",
+        help="Files, globs, a folder, or - for stdin: Parquet, Arrow, JSONL, CSV, .npy, Megatron"
+        " .idx, or text.",
     ),
 ]
 ProfileFile = Annotated[Path, typer.Option("--profile", help="Profile of the devices.")]

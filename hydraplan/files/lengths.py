@@ -1,4 +1,4 @@
-"""Sequence lengths from a file: Parquet, Megatron `.idx`, JSONL, NumPy `.npy`, CSV, or text.
+"""Sequence lengths from a file: Parquet, Arrow, Megatron `.idx`, JSONL, NumPy `.npy`, CSV, or text.
 
 The kind is told by the suffix, else by the first bytes; what is none of them is text. Rows keep
 the order of the file, row i is `sequence_id` i. Zero is a legal length (planning lists such rows
@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from hydraplan.errors import InputError, printable
+from hydraplan.files.lengths_arrow import FILE_MAGIC, STREAM_MAGIC, read_arrow
 from hydraplan.files.lengths_columns import MAX_TOTAL_TOKENS
 from hydraplan.files.lengths_jsonl import read_jsonl
 from hydraplan.files.lengths_npy import NPY_MAGIC, read_npy
@@ -23,10 +24,11 @@ from hydraplan.files.lengths_text import read_text
 from hydraplan.files.megatron_idx import MAGIC, Unit, read_lengths_only
 from hydraplan.model import IntArray
 
-Kind = Literal["parquet", "idx", "npy", "jsonl", "text"]
+Kind = Literal["parquet", "arrow", "idx", "npy", "jsonl", "text"]
 
 SUFFIXES: dict[str, Kind] = {
     ".parquet": "parquet",
+    ".arrow": "arrow",
     ".idx": "idx",
     ".npy": "npy",
     ".jsonl": "jsonl",
@@ -36,6 +38,8 @@ SUFFIXES: dict[str, Kind] = {
 
 _FIRST_BYTES: dict[bytes, Kind] = {
     PARQUET_MAGIC: "parquet",
+    STREAM_MAGIC: "arrow",
+    FILE_MAGIC: "arrow",
     NPY_MAGIC: "npy",
     MAGIC: "idx",
     b"{": "jsonl",
@@ -44,6 +48,7 @@ _FIRST_BYTES: dict[bytes, Kind] = {
 
 _READERS: dict[Kind, Callable[[Path], IntArray]] = {
     "parquet": read_parquet,
+    "arrow": read_arrow,
     "npy": read_npy,
     "jsonl": read_jsonl,
     "text": read_text,

@@ -35,12 +35,12 @@ def read_parquet(path: Path) -> IntArray:
     try:
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
             names = columns_to_read(path, file.schema_arrow)
-            return count_rows(path, _batches(file, names), names)
+            return count_rows(path, _batches(path, file, names), names)
     except DAMAGED as error:
         raise InputError(f"{path} is not Parquet with lengths: {first_line(error)}") from None
 
 
-def _batches(file: pq.ParquetFile, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(path: Path, file: pq.ParquetFile, names: list[str]) -> Iterator[pa.RecordBatch]:
     """The columns, so many rows at a time that their lists are of a bounded size."""
     for index in range(file.num_row_groups):
         group = file.metadata.row_group(index)
@@ -48,4 +48,7 @@ def _batches(file: pq.ParquetFile, names: list[str]) -> Iterator[pa.RecordBatch]
         ours = [c.num_values for c in columns if c.path_in_schema.split(".")[0] in names]
         values, rows = max(ours, default=0) or 1, max(group.num_rows, 1)
         at_a_time = min(ROWS_AT_A_TIME, max(1, VALUES_AT_A_TIME * rows // values))
-        yield from file.iter_batches(at_a_time, [index], names, use_threads=False)
+        try:
+            yield from file.iter_batches(at_a_time, [index], names, use_threads=False)
+        except DAMAGED as error:
+            raise InputError(f"{path}: row group {index} is damaged: {first_line(error)}") from None

@@ -1,8 +1,8 @@
 """Sequence lengths from what a command line names: files, globs, folders, stdin, one after another.
 
-A glob and a folder stand for their files sorted by name; a folder for those of one kind, told by
-their suffix, without its subfolders. `-` is stdin, kept in a temporary file so that its kind can
-be told by its first bytes.
+A glob and a folder stand for their files sorted by name: a folder for those of one kind, told by
+their suffix, without its subfolders; a saved dataset of Hugging Face for the files it names.
+`-` is stdin, kept in a temporary file so that its kind can be told by its first bytes.
 """
 
 import shutil
@@ -16,6 +16,7 @@ import numpy as np
 
 from hydraplan.errors import InputError, printable
 from hydraplan.files.lengths import SUFFIXES, Kind, Lengths, read_lengths
+from hydraplan.files.lengths_arrow import SPLITS, STATE, saved_files
 from hydraplan.files.lengths_columns import MAX_TOTAL_TOKENS
 from hydraplan.files.megatron_idx import Unit
 
@@ -32,19 +33,25 @@ def read_sources(
     Raises:
         InputError: A source stands for no file, or a file is refused.
     """
-    found: list[Lengths] = []
-    for source in sources:
-        if source == STDIN:
-            found.append(_read_stdin(unit, tokenizer))
-        else:
-            found.extend(read_lengths(path, unit, tokenizer) for path in files_of(source))
+    found = [_read_source(source, unit, tokenizer) for source in sources]
     if len(found) == 1:
         return found[0]
-    names = f"{len(found)} files from {found[0].name} to {found[-1].name}"
+    return _joined(f"{found[0].name} and {len(found) - 1} more", unit, found)
+
+
+def _read_source(source: str, unit: Unit, tokenizer: Path | None) -> Lengths:
+    if source == STDIN:
+        return _read_stdin(unit, tokenizer)
+    name = printable(Path(source).resolve().name)
+    found = [read_lengths(path, unit, tokenizer) for path in files_of(source)]
+    return _joined(name, unit, found)
+
+
+def _joined(name: str, unit: Unit, found: list[Lengths]) -> Lengths:
     length_tokens = np.concatenate([each.length_tokens for each in found])
     if length_tokens.sum(dtype=np.float64) >= MAX_TOTAL_TOKENS:
-        raise InputError(f"{names} sum to more than {MAX_TOTAL_TOKENS} tokens")
-    return Lengths(names, unit, length_tokens)
+        raise InputError(f"files of {name} sum to more than {MAX_TOTAL_TOKENS} tokens")
+    return Lengths(name, unit, length_tokens)
 
 
 def files_of(source: str) -> list[Path]:
@@ -65,6 +72,8 @@ def files_of(source: str) -> list[Path]:
 
 
 def _files_in(folder: Path) -> list[Path]:
+    if (folder / STATE).is_file() or (folder / SPLITS).is_file():
+        return saved_files(folder)
     try:
         every = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError as error:
