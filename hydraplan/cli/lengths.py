@@ -18,9 +18,12 @@ def lengths(
     from hydraplan.views.distribution import summarize
 
     found = read_sources(files, unit, tokenizer)
+    if found.source:
+        console.note(f"note: {found.name}: {found.source}")
     summary = summarize(found.length_tokens)
     if json:
-        console.emit_json({"name": found.name, "unit": found.unit, **summary.as_dict()})
+        about = {"name": found.name, "unit": found.unit, "source": found.source or None}
+        console.emit_json({**about, **summary.as_dict()})
         return
     console.emit(
         f"{found.name}: {summary.num_sequences:,} {found.unit}, {summary.num_tokens:,} tokens,"

@@ -14,8 +14,8 @@ LengthsFiles = Annotated[
     list[str],
     typer.Argument(
         metavar="LENGTHS...",
-        help="Files, globs, a folder, or - for stdin: Parquet, Arrow, JSONL, CSV, .npy, Megatron"
-        " .idx, or text.",
+        help="Files, globs, a folder, - for stdin, or synthetic:NAME. Parquet, Arrow, JSONL, CSV,"
+        " .npy, Megatron .idx, or text.",
     ),
 ]
 ProfileFile = Annotated[Path, typer.Option("--profile", help="Profile of the devices.")]
@@ -173,6 +173,7 @@ def read_inputs(
     from hydraplan.files.speeds import read_speeds
     from hydraplan.planheader import PlanOptions
     from hydraplan.planner.placement.strategies import STRATEGIES
+    from hydraplan.views import console
 
     size = {"batch_sequences": batch_sequences, "batch_tokens": batch_tokens}
     size = strongest(context, size)
@@ -181,6 +182,8 @@ def read_inputs(
     if strategy not in STRATEGIES:
         raise InputError(f"unknown strategy {strategy!r}", f"known: {', '.join(STRATEGIES)}")
     rows, costs = read_sources(lengths, unit, tokenizer), read_profile(profile)
+    if rows.source:
+        console.note(f"note: {rows.name}: {rows.source}")
     model = costs.header.model
     resumes = None if resume_from is None else read_remaining(resume_from, rows, model)
     try:

@@ -57,11 +57,15 @@ _READERS: dict[Kind, Callable[[Path], IntArray]] = {
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Tokens of every row of a file, shape (num_sequences,), at least one row, none negative."""
+    """Tokens of every row of a file, shape (num_sequences,), at least one row, none negative.
+
+    `source` tells where drawn lengths come from; empty for those of a file.
+    """
 
     name: str
     unit: Unit
     length_tokens: IntArray
+    source: str = ""
 
 
 def read_lengths(path: Path, unit: Unit = "sequences", tokenizer: Path | None = None) -> Lengths:
@@ -75,16 +79,7 @@ def read_lengths(path: Path, unit: Unit = "sequences", tokenizer: Path | None = 
         InputError: The file is absent, empty or damaged, or a row is not a count of tokens.
     """
     kind = _kind(path)
-    if unit == "documents" and kind != "idx":
-        raise InputError(
-            f"{path} knows no documents, --unit documents needs a Megatron .idx",
-            "leave --unit out",
-        )
-    if tokenizer is not None and kind != "jsonl":
-        raise InputError(
-            f"{path} is read by its lengths or ids, --tokenizer is for texts of JSONL",
-            "leave --tokenizer out",
-        )
+    refuse_unknown(str(path), kind, unit, tokenizer)
     try:
         if kind == "idx":
             length_tokens = read_lengths_only(path, unit)
@@ -103,6 +98,20 @@ def read_lengths(path: Path, unit: Unit = "sequences", tokenizer: Path | None = 
     if total >= MAX_TOTAL_TOKENS:
         raise InputError(f"{path} sums to {total:.3g} tokens, more than {MAX_TOTAL_TOKENS}")
     return Lengths(printable(path.name), unit, length_tokens)
+
+
+def refuse_unknown(name: str, kind: str, unit: Unit, tokenizer: Path | None) -> None:
+    """Refuse documents of what is no `.idx`, and a tokenizer for what is no JSONL."""
+    if unit == "documents" and kind != "idx":
+        raise InputError(
+            f"{name} knows no documents, --unit documents needs a Megatron .idx",
+            "leave --unit out",
+        )
+    if tokenizer is not None and kind != "jsonl":
+        raise InputError(
+            f"{name} is read by its lengths or ids, --tokenizer is for texts of JSONL",
+            "leave --tokenizer out",
+        )
 
 
 def digest(length_tokens: IntArray) -> str:

@@ -1,4 +1,4 @@
-"""Sequence lengths from what a command line names: files, globs, folders, stdin, one after another.
+"""Sequence lengths from what a command line names: files, globs, folders, stdin, mixes.
 
 A glob and a folder stand for their files sorted by name: a folder for those of one kind, told by
 their suffix, without its subfolders; a saved dataset of Hugging Face for the files it names.
@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from hydraplan.errors import InputError, printable
-from hydraplan.files.lengths import SUFFIXES, Kind, Lengths, read_lengths
+from hydraplan.files.lengths import SUFFIXES, Kind, Lengths, read_lengths, refuse_unknown
 from hydraplan.files.lengths_arrow import SPLITS, STATE, saved_files
 from hydraplan.files.lengths_columns import MAX_TOTAL_TOKENS
+from hydraplan.files.lengths_synthetic import PREFIX, draw
 from hydraplan.files.megatron_idx import Unit
 
 STDIN = "-"
@@ -42,6 +43,10 @@ def read_sources(
 def _read_source(source: str, unit: Unit, tokenizer: Path | None) -> Lengths:
     if source == STDIN:
         return _read_stdin(unit, tokenizer)
+    if source.startswith(PREFIX):
+        refuse_unknown(source, "synthetic", unit, tokenizer)
+        name, length_tokens, origin = draw(source)
+        return Lengths(name, unit, length_tokens, origin)
     name = printable(Path(source).resolve().name)
     found = [read_lengths(path, unit, tokenizer) for path in files_of(source)]
     return _joined(name, unit, found)
@@ -51,7 +56,8 @@ def _joined(name: str, unit: Unit, found: list[Lengths]) -> Lengths:
     length_tokens = np.concatenate([each.length_tokens for each in found])
     if length_tokens.sum(dtype=np.float64) >= MAX_TOTAL_TOKENS:
         raise InputError(f"files of {name} sum to more than {MAX_TOTAL_TOKENS} tokens")
-    return Lengths(name, unit, length_tokens)
+    origins = dict.fromkeys(each.source for each in found if each.source)
+    return Lengths(name, unit, length_tokens, "; ".join(origins))
 
 
 def files_of(source: str) -> list[Path]:

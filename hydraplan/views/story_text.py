@@ -6,6 +6,7 @@ without (`measured_gain_s` and the iteration of the decision's own step).
 """
 
 from collections.abc import Iterator, Sequence
+from shlex import quote
 from textwrap import wrap
 from typing import Any, NamedTuple
 
@@ -241,7 +242,7 @@ def rank_speed_hint(run: Run) -> str:
         f"Speeds at the end: {lanes}. To place coming batches by them, as if these lanes were slow"
         f" on all stages; worth it if that plan predicts less than the {now_s:.4g} s that are"
         " predicted of this one as it runs by now:\n"
-        f"hydraplan plan {run.header.plan.lengths_name} --profile PROFILE {_asked(options)}"
+        f"hydraplan plan {quote(run.header.plan.lengths_name)} --profile PROFILE {_asked(options)}"
         f" --rank-speed {path}{rest} -o NEXT.plan"
     )
 
