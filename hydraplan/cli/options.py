@@ -103,6 +103,12 @@ Recompute = Annotated[
     Literal["none", "selective", "full"],
     typer.Option("--recompute", help="What B makes again: nothing, norms and SwiGLU, all layers."),
 ]
+MemoryGib = Annotated[
+    float | None,
+    typer.Option(
+        "--memory-gib", min=0.0, help="Memory of a device; a plan that needs more is refused."
+    ),
+]
 RankSpeed = Annotated[
     Path | None,
     typer.Option("--rank-speed", help="Speed of every lane: Parquet, CSV, text, or a run folder."),

@@ -46,6 +46,7 @@ def plan(
     microbatch_shape: o.MicrobatchShape = "even",
     rank_speed: o.RankSpeed = None,
     recompute: o.Recompute = "none",
+    memory_gib: o.MemoryGib = None,
     unit: o.Unit = "sequences",
     tokenizer: o.TokenizerFile = None,
     resume_from: Annotated[
@@ -67,16 +68,22 @@ def plan(
     Example: hydraplan plan lengths.parquet --profile h100.profile.parquet --pp 4 --ranks 32
     --max-tokens-per-rank 8192 --batch-sequences 512 -o run.plan
     """
+    from math import isfinite
+
+    from hydraplan.errors import InputError
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.planfile import PLAN_FILES, write_plan
-    from hydraplan.host import usable_cores
-    from hydraplan.model import BatchPlan, BatchSummary, StageSkew
+    from hydraplan.host import GIB, usable_cores
+    from hydraplan.memory_limit import check_fits, planned_bytes
+    from hydraplan.model import BatchPlan, BatchSummary, IntArray, StageSkew
     from hydraplan.planner.compiled import WAIT, is_cold
     from hydraplan.planner.plan import plan_many, without_taper
     from hydraplan.planner.stage_skew import stage_skew
     from hydraplan.views import console
     from hydraplan.views.plan_text import interleaving_note, plan_object, print_plan
 
+    if memory_gib is not None and not isfinite(memory_gib):
+        raise InputError(f"--memory-gib {memory_gib} is no amount of memory")
     refuse_existing(output, force, PLAN_FILES)
     inputs = o.read_inputs(
         lengths,
@@ -117,10 +124,14 @@ def plan(
         console.note(WAIT)
     summaries: list[BatchSummary] = []
     skews: list[StageSkew] = []
+    held: list[IntArray] = []
 
     def kept(batch: BatchPlan) -> BatchPlan:
         summaries.append(batch.summary())
         skews.append(stage_skew(header, batch))
+        held.append(planned_bytes(header, batch))
+        if memory_gib is not None:
+            check_fits(held[-1], memory_gib * GIB, batch.batch)
         return batch
 
     with (
@@ -129,9 +140,9 @@ def plan(
     ):
         write_plan(output, header, map(kept, console.counted(batches, advance)))
     if json:
-        console.emit_json(plan_object(output, header, summaries, skews))
+        console.emit_json(plan_object(output, header, summaries, skews, held))
     else:
-        print_plan(header, summaries, skews)
+        print_plan(header, summaries, skews, held)
     if odd := interleaving_note(header, summaries):
         console.note(odd)
     console.note(f"wrote {output}")

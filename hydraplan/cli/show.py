@@ -82,6 +82,7 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
     from hydraplan.executor.valid import check_order
     from hydraplan.files.planfile import open_plan, read_batch
     from hydraplan.invariants import check_plan
+    from hydraplan.memory_limit import planned_bytes
     from hydraplan.planner.stage_skew import stage_skew
     from hydraplan.slots import slot_times
     from hydraplan.views import console
@@ -90,7 +91,7 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
     from hydraplan.views.plan_text import plan_object, print_plan, print_sequences
 
     plan = open_plan(path)
-    summaries, skews = [], []
+    summaries, skews, held = [], [], []
     for index in range(plan.header.num_batches) if batch is None else [batch]:
         found = read_batch(plan, index)
         broken = check_plan(plan.header, found)
@@ -100,15 +101,16 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
         if json or view in (None, "summary"):
             try:
                 skews.append(stage_skew(plan.header, found))
+                held.append(planned_bytes(plan.header, found))
             except Infeasible:  # its ops wait for each other; say which
                 check_order(path, plan.header, found)
                 raise
     if json:
-        console.emit_json(plan_object(path, plan.header, summaries, skews))
+        console.emit_json(plan_object(path, plan.header, summaries, skews, held))
         return
     shown = read_batch(plan, batch or 0)
     if view in (None, "summary"):
-        print_plan(plan.header, summaries, skews)
+        print_plan(plan.header, summaries, skews, held)
     if view in (None, "loads"):
         slots = slot_times(
             plan.header.cost_model(), shown.sequences.placed(), shown.num_microbatches

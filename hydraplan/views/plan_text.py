@@ -8,9 +8,10 @@ from typing import TypeVar
 from hydraplan.errors import many, printable
 from hydraplan.invariants import CAPS
 from hydraplan.metrics import FIGURES, mean_figures
-from hydraplan.model import CHOOSING, ON_RANKS, BatchPlan, BatchSummary, Search, StageSkew
+from hydraplan.model import CHOOSING, ON_RANKS, BatchPlan, BatchSummary, IntArray, Search, StageSkew
 from hydraplan.planheader import PlanHeader
 from hydraplan.views import console
+from hydraplan.views.bytes_text import bytes_object, print_bytes
 from hydraplan.views.memory_text import limit_text
 from hydraplan.views.options_text import changed_options, options_object
 from hydraplan.views.stages_text import print_stages, stages_object
@@ -29,7 +30,11 @@ SHOWN_BATCHES = 20
 
 
 def plan_object(
-    path: Path, header: PlanHeader, batches: Sequence[BatchSummary], skews: Sequence[StageSkew]
+    path: Path,
+    header: PlanHeader,
+    batches: Sequence[BatchSummary],
+    skews: Sequence[StageSkew],
+    held: Sequence[IntArray],
 ) -> dict[str, object]:
     """A plan for `--json`: where it lies, what was asked, its layers, and one object a batch."""
     return {
@@ -39,7 +44,8 @@ def plan_object(
         "layers": header.layers,
         "route": header.route,
         "batches": [
-            batch_object(b) | stages_object(skew) for b, skew in zip(batches, skews, strict=True)
+            batch_object(b) | stages_object(skew) | bytes_object(needed)
+            for b, skew, needed in zip(batches, skews, held, strict=True)
         ],
     }
 
@@ -75,7 +81,10 @@ def _layout_text(header: PlanHeader) -> str:
 
 
 def print_plan(
-    header: PlanHeader, batches: Sequence[BatchSummary], skews: Sequence[StageSkew]
+    header: PlanHeader,
+    batches: Sequence[BatchSummary],
+    skews: Sequence[StageSkew],
+    held: Sequence[IntArray],
 ) -> None:
     """Summary of a plan: header, a row a batch, figures over all, and one countable last line."""
     options, shown = header.options, batches[:SHOWN_BATCHES]
@@ -136,6 +145,7 @@ def print_plan(
         console.emit(f"all batches, sequences by degree: {_pairs(degrees)}")
     console.emit()
     print_stages(header, batches, skews)
+    print_bytes(held)
     figures = mean_figures([b.figures for b in batches])
     console.print_table(
         ["figure", "value"],

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hydraplan.memory import TERMS
 from hydraplan.metrics import FIGURES
 from hydraplan.model import BatchSummary, Search, StageSkew
 from hydraplan.views.plan_text import batch_object, interleaving_note, print_plan
@@ -43,13 +44,17 @@ def batch(number=0, search=OPEN, **changed):
     return replace(plain, **changed)
 
 
+HELD = np.full((len(TERMS), 2), 1 << 30)
+"""A gibibyte of everything."""
+
+
 @pytest.fixture
 def printed(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
 
     def of(*batches, **options):
         skew = StageSkew(0, np.array([0.1, 0.14]), 0.015, 0.2)
-        print_plan(header(**options), list(batches), [skew] * len(batches))
+        print_plan(header(**options), list(batches), [skew] * len(batches), [HELD] * len(batches))
         return capsys.readouterr().out
 
     return of
@@ -90,6 +95,13 @@ stages are unequal (stage_skew)
 fill_bubble, with every slot at the mean: 25.0%, and 20.0% if all stages took
 their mean too
 
+memory: what the fullest rank of a stage needs, predicted
+stage   GiB     largest term   of it GiB
+----------------------------------------
+    0   9.000   weights        1.000
+    1   9.000   weights        1.000
+with 256 MiB a communicator, which is assumed
+
 figures, mean over batches
 figure                   value
 ------------------------------
@@ -117,7 +129,9 @@ def test_advice_that_every_batch_shares_stands_once(printed):
 def test_shares_that_may_be_larger_than_each_other_are_not_told_as_parts(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     figures = dict.fromkeys(FIGURES, 0.25) | {"pipeline_bubble": 0.2}
-    print_plan(header(), [batch(figures=figures)], [StageSkew(0, np.array([0.1, 0.1]), 0.0, 0.3)])
+    print_plan(
+        header(), [batch(figures=figures)], [StageSkew(0, np.array([0.1, 0.1]), 0.0, 0.3)], [HELD]
+    )
     text = capsys.readouterr().out
     assert "pipeline bubble 20.0% (25.0% with every slot at the mean)" in text
     assert "at the mean: 25.0%, and 30.0% if all stages took their mean too" in text
@@ -128,7 +142,7 @@ def test_waits_for_unequal_stages_are_a_share_of_all_batches_together(capsys, mo
     monkeypatch.setenv("COLUMNS", "200")
     batches = [batch(i, figures=dict.fromkeys(FIGURES, 1.0 + i)) for i in range(2)]
     skews = [StageSkew(i, np.array([0.1, 0.1]), 0.3 * i, 0.3) for i in range(2)]
-    print_plan(header(), batches, skews)
+    print_plan(header(), batches, skews, [HELD] * 2)
     assert "10.0% of the iteration is waiting since" in capsys.readouterr().out
 
 

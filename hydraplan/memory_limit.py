@@ -1,0 +1,71 @@
+"""Whether a planned batch fits a device: its bytes stage by stage, and the refusal where not.
+
+Bytes are those of `hydraplan.memory`. On a GPU every process group of a rank is a communicator: the
+world, the pool of its stage, one a way between stages, and the inner groups of its sequences.
+"""
+
+import numpy as np
+
+from hydraplan.cost import CostModel
+from hydraplan.errors import Infeasible
+from hydraplan.host import GIB
+from hydraplan.layout import expand
+from hydraplan.memory import TERMS, Engine, group_bytes, stage_bytes
+from hydraplan.model import BatchPlan, IntArray, Sequences
+from hydraplan.planheader import PlanHeader
+from hydraplan.slots import slot_rows
+
+STATES = ("weights", "gradients", "optimizer")
+"""Terms that no batch changes."""
+
+
+def batch_bytes(
+    cost: CostModel, batch: BatchPlan, on_gpu: bool, engine: Engine = "hydraplan"
+) -> IntArray:
+    """Bytes of every term on the fullest rank of each stage, shape (len(TERMS), stages)."""
+    placed, size = batch.sequences.placed(), batch.num_microbatches
+    rows, groups = slot_rows(placed, cost.ranks, size), group_bytes(cost, placed, size)
+    communicators = most_communicators(cost, placed) if on_gpu else 0
+    return stage_bytes(cost, batch.schedule, rows, engine, communicators, groups)
+
+
+def planned_bytes(header: PlanHeader, batch: BatchPlan) -> IntArray:
+    """As `batch_bytes`, of a batch of a plan; what a cluster file describes has GPUs."""
+    return batch_bytes(header.cost_model(), batch, header.cluster is not None)
+
+
+def most_communicators(cost: CostModel, placed: Sequences) -> int:
+    """Communicators of the rank that has most."""
+    wide = placed.take(np.flatnonzero(placed.ulysses_size > 1))
+    ring, member = expand(wide.ring_size)
+    first = wide.first_rank[ring] + member * wide.ulysses_size[ring]
+    inner = np.unique(np.stack([first, wide.ulysses_size[ring]]), axis=1)
+    group, lane = expand(inner[1])
+    held = np.bincount(inner[0][group] + lane, minlength=cost.ranks)
+    return 1 + (cost.ranks > 1) + 2 * (cost.pp > 1) + int(held.max())
+
+
+def largest_term(held: IntArray, stage: int) -> str:
+    """Name of the term that takes most on a stage."""
+    return TERMS[int(held[:, stage].argmax())]
+
+
+def check_fits(held: IntArray, limit_bytes: float, batch: int) -> None:
+    """Refuse a batch whose fullest stage needs more than a device has.
+
+    Raises:
+        Infeasible: It does; the stage and its largest term are named.
+    """
+    total = held.sum(axis=0)
+    stage = int(total.argmax())
+    if total[stage] <= limit_bytes:
+        return
+    term = largest_term(held, stage)
+    most = held[TERMS.index(term), stage]
+    raise Infeasible(
+        f"batch {batch} needs {total[stage] / GIB:.2f} GiB on stage {stage}, most of it {term}"
+        f" ({most / GIB:.2f} GiB), --memory-gib allows {limit_bytes / GIB:.2f}",
+        "plan with more stages (--pp) or devices of a rank (--tp)"
+        if term in STATES
+        else "lower --max-tokens-per-rank, or plan with --recompute selective or full",
+    )
