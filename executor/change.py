@@ -45,7 +45,9 @@ def with_change(batch: BatchPlan, change: Change) -> BatchPlan:
         InputError: The places are not those of so many sequences.
     """
     if change.places is not None:
-        batch = replace(batch, sequences=with_places(batch.sequences, change.places))
+        sequences = with_places(batch.sequences, change.places)
+        count = change.places.num_microbatches
+        batch = replace(batch, sequences=sequences, num_microbatches=count)
     return batch if change.schedule is None else replace(batch, schedule=change.schedule)
 
 
@@ -71,7 +73,7 @@ def checked(header: PlanHeader, batch: BatchPlan, change: Change, of: str) -> Ch
     for name in (*(of_places if change.places else ()), *RULES_OF_OPS):
         for text in RULES[name](header, cost, found, placed):
             raise InputError(f"{where}: {text}", hint)
-    rows = slot_rows(placed, cost.ranks, batch.num_microbatches)
+    rows = slot_rows(placed, cost.ranks, found.num_microbatches)
     try:
         check_moves(change.moves, cost.num_heads, placed, rows, cost.pp)
         steps = lower_batch(Path(of), header, found)

@@ -37,6 +37,8 @@ from hydraplan.metrics import shares
 from hydraplan.model import BatchPlan, FloatArray, Schedule
 from hydraplan.planheader import PlanOptions
 from hydraplan.planner.compiled import WAIT, is_cold
+from hydraplan.planner.pipeline.memory import Memory
+from hydraplan.planner.pipeline.portfolio import promised_s
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.placed_anew import placed_anew
 from hydraplan.planner.planned import PLANNED
@@ -44,7 +46,7 @@ from hydraplan.planner.planned_ops import memory_of
 from hydraplan.planner.policy.choose_moves import FORMS
 from hydraplan.planner.policy.decide import decide
 from hydraplan.planner.policy.rated import with_factors
-from hydraplan.slots import SlotTimes
+from hydraplan.slots import SlotTimes, slot_times
 from hydraplan.views import console
 
 COMPARED = 32
@@ -81,6 +83,7 @@ class Corrections:
         self._made: dict[int, Change] = {}
         self._before: dict[int, Change] = {}
         self._past: list[Worked] = []
+        self._expected_s: dict[tuple[int, Change], float] = {}
 
     def coming(self, step: int, batch: BatchPlan) -> Decided | None:
         """The decision that takes effect in this step, if one does; gains are not measured yet."""
@@ -139,7 +142,7 @@ class Corrections:
         load_s = np.where(worked.busy_s > 0, worked.load_s, 0.0)  # who did nothing tells nothing
         event, belief = self._belief.event, learn(self._belief, worked.busy_s, load_s, share)
         if belief.event > event:
-            self._before, self._made = self._made, {}
+            self._before, self._made, self._expected_s = self._made, {}, {}
         self._belief = belief
         return decided
 
@@ -175,7 +178,7 @@ class Corrections:
         """
         belief = self._belief
         past = [step for step in self._past if step.step >= belief.began]
-        known: dict[tuple[int, Change], float] = {}
+        known = self._expected_s  # of this event, so for these factors
         for step in past:
             key = (step.batch, step.change)
             if key not in known:
@@ -253,13 +256,19 @@ def decide_by(
     """
 
     def decided(batch: BatchPlan, factor: FloatArray) -> tuple[Change, float, float]:
+        planned = slot_times(cost, batch.sequences.placed(), batch.num_microbatches)
+        chunks = planned.op_s.shape[2]
+
+        def memory(slots: SlotTimes) -> Memory:
+            found = memory_of(cost, options, slots)
+            if options.live_limit_tokens is not None:
+                return found
+            most = memory_of(cost, options, planned).most(batch.schedule, chunks)
+            return replace(found, limit=max(most, float(found.live.max())))
+
         def reorder(slots: SlotTimes) -> Schedule:
-            memory = memory_of(cost, options, slots)
-            if options.live_limit_tokens is None:
-                most = memory.most(batch.schedule, slots.op_s.shape[2])
-                memory = replace(memory, limit=most)
-            several = correction == "policy" and slots.op_s.shape[2] > 1
-            return PLANNED["portfolio" if several else correction](slots, memory)
+            several = correction == "policy" and chunks > 1
+            return PLANNED["portfolio" if several else correction](slots, memory(slots))
 
         found = decide(
             cost,
@@ -270,6 +279,7 @@ def decide_by(
             most_live_tokens=options.live_limit_tokens,
             anew=() if correction == "none" else placed_anew(cost, options, batch, factor),
             cap_tokens=options.max_tokens_per_rank,
+            promise=lambda slots: promised_s(slots, memory(slots)),
         )
         schedule = None if found.schedule == batch.schedule else found.schedule
         return Change(schedule, found.moves, found.places), found.before_s, found.after_s

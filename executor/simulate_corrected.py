@@ -69,7 +69,10 @@ def run_trial(
             known[key] = ran, loads_of(cost, ran, change.moves, straggling(draws))
         now, loads = known[key]
         slots = meet(loads.slots)
-        timeline = loads.busy(noisy_timeline(slots, now.schedule, draws))
+        drawn = draws
+        if (here := shape_of(slots, cost.node_ranks)) != shape:  # of more microbatches
+            drawn = draw(noise, here, planned_s[at], trials, run.seed, step)
+        timeline = loads.busy(noisy_timeline(slots, now.schedule, drawn))
         noisy = noisy_run(
             slots,
             now.schedule,

@@ -1,8 +1,8 @@
 """Where the sequences of a batch go: four numbers each, from which the rest of a placement follows.
 
 So a batch that is placed anew while a run goes on can be told to all workers, kept in
-`decisions.parquet` and repeated. Which places are worth it is decided in `planner`; the number of
-microbatches and the rows that are trained on are those of the plan.
+`decisions.parquet` and repeated. Which places are worth it is decided in `planner`; the rows that
+are trained on are those of the plan.
 """
 
 from dataclasses import replace
@@ -32,6 +32,11 @@ class Places(NamedTuple):
         """How many sequences have a place."""
         return len(self.microbatch)
 
+    @property
+    def num_microbatches(self) -> int:
+        """Microbatches; the last of them holds a sequence, as all do."""
+        return 1 + max(self.microbatch, default=-1)
+
     def to_json(self) -> dict[str, list[int]]:
         """Plain lists, a field each."""
         return {name: list(values) for name, values in self._asdict().items()}
@@ -47,11 +52,13 @@ def with_places(sequences: Sequences, places: Places) -> Sequences:
     """The same rows at other places; predicted seconds stay those of the plan.
 
     Raises:
-        InputError: There are more places than sequences on ranks, or fewer.
+        InputError: There are more places than sequences on ranks, or fewer, or more microbatches.
     """
     rows = _by_id(sequences)
     if len(rows) != places.total:
         raise InputError(f"{places.total} places for {len(rows)} sequences on ranks")
+    if places.num_microbatches > len(rows):
+        raise InputError(f"{places.num_microbatches} microbatches for {len(rows)} sequences")
     microbatch, first, u, r = (np.array(values, np.int64) for values in places)
     columns = {
         "microbatch": microbatch,

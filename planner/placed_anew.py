@@ -1,8 +1,9 @@
 """A batch placed anew while a run goes on, for lanes that have become slow.
 
-The number of microbatches stays that of the plan, and with it the op order: microbatches are
-numbered so that the heaviest new one runs where the heaviest planned one did, the next where the
-next did. Few points of the search are tried, that of the plan first, since a step waits.
+In as many microbatches as the plan has, its op order still fits: they are numbered so that the
+heaviest new one runs where the heaviest planned one did, the next where the next did. In more of
+them (`MORE`) each holds less, so that more fit into the memory that the plan fills; they need
+another order. Few points of the search are tried, that of the plan first, since a step waits.
 
 A lane runs its sequences on every stage, so its speed is one number. There are two that make
 sense, and both are tried: that of its slowest rank, right where this rank's stage holds all others
@@ -22,11 +23,14 @@ from hydraplan.places import Places, places_of
 from hydraplan.planheader import MAX_SPEED, MIN_SPEED, PlanOptions, reorder_within
 from hydraplan.planner.open_request import open_request
 from hydraplan.planner.placement.search import first_points, point_again
-from hydraplan.planner.placement.trial import finalist_of, time_s, trial_of
+from hydraplan.planner.placement.trial import drafted, finalist_of, time_s, trial_of
 from hydraplan.slots import SlotTimes, slot_times
 
 POINTS, FINALISTS = 3, 2
 """Points that are placed besides that of the plan; placements that are sized exactly and run."""
+
+MORE = 1.3
+"""Times as many microbatches as the plan has, tried besides as many."""
 
 DIGITS = 3
 """Of a speed, so that factors that differ by less than noise ask for the same."""
@@ -44,17 +48,16 @@ def placed_anew(
     if options.strategy != "hydra" or not is_free:
         return []
     slots = slot_times(cost, batch.sequences.placed(), batch.num_microbatches)
-    heaviest = _by_load(slots)
     found = [places_of(batch.sequences)]
     for speed in speeds(slots.op_s.sum(axis=(0, 2, 4)), factor):
-        placed = _placed(cost, options, batch, tuple((speed / cost.slow).tolist()))
-        if placed is None:
-            continue
-        number = np.empty_like(heaviest)
-        number[_by_load(slot_times(cost, placed, batch.num_microbatches))] = heaviest
-        places = places_of(replace(placed, microbatch=number[placed.microbatch]))
-        if places not in found:
-            found.append(places)
+        for count in (batch.num_microbatches, round(MORE * batch.num_microbatches)):
+            placed = _placed(cost, options, batch, tuple((speed / cost.slow).tolist()), count)
+            if placed is None:
+                continue
+            if count == batch.num_microbatches:
+                placed = _numbered_as(slots, slot_times(cost, placed, count), placed)
+            if (places := places_of(placed)) not in found:
+                found.append(places)
     return found[1:]
 
 
@@ -73,21 +76,33 @@ def speeds(load_s: FloatArray, factor: FloatArray) -> Iterator[FloatArray]:
 
 
 def _placed(
-    cost: CostModel, options: PlanOptions, batch: BatchPlan, speed: tuple[float, ...]
+    cost: CostModel, options: PlanOptions, batch: BatchPlan, speed: tuple[float, ...], count: int
 ) -> Sequences | None:
-    """The placement that is fastest on lanes of these speeds, in the plan's microbatches."""
-    asked = {"rank_speed": speed, "microbatches": batch.num_microbatches}
+    """The placement in so many microbatches that is fastest on lanes of these speeds."""
     slowed = replace(cost, rank_speed=speed)
-    request = open_request(slowed, options.model_copy(update=asked), batch.sequences)
+    request = open_request(
+        slowed, options.model_copy(update={"rank_speed": speed}), batch.sequences
+    )
+    if request.allowed([count]) != [count]:
+        return None
+    request = replace(request, microbatches=count)
     points = first_points(request)[:POINTS]
     if batch.winner == "load-driven":
-        points.insert(0, point_again(request, batch.search, batch.num_microbatches))
+        points.insert(0, point_again(request, batch.search, count))
     tries = [each for each in (trial_of(request, point) for point in points) if each]
     likely = sorted(tries, key=lambda each: each.estimate_s)[:FINALISTS]
     runs = [finalist_of(request, each) for each in likely]
     if not runs:
         return None
-    return min(runs, key=time_s).built.placed
+    return drafted(request, min(runs, key=time_s)).sequences
+
+
+def _numbered_as(planned: SlotTimes, new: SlotTimes, placed: Sequences) -> Sequences:
+    """Its microbatches numbered so that they are as heavy, one by one, as those of the plan."""
+    heaviest = _by_load(planned)
+    number = np.empty_like(heaviest)
+    number[_by_load(new)] = heaviest
+    return replace(placed, microbatch=number[placed.microbatch])
 
 
 def _by_load(slots: SlotTimes) -> IntArray:

@@ -105,6 +105,11 @@ def portfolio(times: SlotTimes, memory: Memory) -> Schedule:
     return min(best, key=lambda schedule: memory.most(schedule, chunks))
 
 
+def promised_s(times: SlotTimes, memory: Memory) -> float:
+    """Seconds, about, of the best order: the first end of all rules on the busiest lane alone."""
+    return float(orders_of(one_lane(times), memory).end_s.min(initial=np.inf))
+
+
 def fastest(times: SlotTimes, memory: Memory) -> Schedule:
     """The finalist that is fastest on all lanes, without noise. Errors as `portfolio`."""
     return min(finalists(times, memory), key=lambda s: shares(simulate(times, s))["iteration_s"])

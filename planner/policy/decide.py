@@ -11,6 +11,7 @@ worth it, are our choice.
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,9 @@ from hydraplan.slots import SlotTimes
 
 MARGIN, MORE = 0.005, 0.002
 """Shares of the step that a change has to save, and what changes more."""
+
+REORDERED = 2
+"""Placements that get a new op order, which is what takes most time."""
 
 SPARE = 0.03
 """Share by which a rank may hold more than the fullest rank of a plan without a limit."""
@@ -61,6 +65,7 @@ def decide(
     most_live_tokens: float | None = None,
     anew: Collection[Places] = (),
     cap_tokens: int | None = None,
+    promise: Callable[[SlotTimes], float] | None = None,
 ) -> Decision:
     """Choose for a batch of a plan, alike wherever it is asked.
 
@@ -69,64 +74,114 @@ def decide(
         forms: Forms of migration that may be used, of `choose_moves.FORMS`; none for no moves.
         reorder: Plans the op order anew; None keeps the plan's.
         most_live_tokens: Activations that a rank may hold at once, `allowed` if None.
-        anew: Other placements, of as many microbatches.
+        anew: Other placements; of another number of microbatches only with `reorder`.
         cap_tokens: Most tokens of a slot. Where nothing else limits what a rank holds, other
-            placements may hold as many full slots as the plan holds slots; None for `allowed`.
+            placements may hold as much as the plan would if its slots were full; None for
+            `allowed`.
+        promise: About what slots take in a new order, quick to tell; those of the `REORDERED`
+            least are ordered anew. None to order all.
     """
     most = allowed(cost, batch, most_live_tokens)
     full = most
     if most_live_tokens is None and cap_tokens is not None:
-        full = max(most, cap_tokens * float(_held(cost, batch).max()))
+        full = max(most, cap_tokens * float(_at_once(cost, batch).max()))
+    known = [
+        _candidate(cost, batch, places, factor, forms, full if places else most)
+        for places in (None, *anew)
+    ]
     found: Decision | None = None
-    for places in (None, *anew):
-        sequences = batch.sequences if places is None else with_places(batch.sequences, places)
-        placed = replace(batch, sequences=sequences)
-        for each in _tried(cost, placed, factor, forms, reorder, full if places else most):
-            if found is None:
-                found = each
-            less = MORE if found.after_s < found.before_s else MARGIN
-            if each.after_s < (1 - less) * found.after_s:
-                found = each._replace(before_s=found.before_s, places=places)
+
+    def goal_s() -> float:
+        """What the next one has to stay below."""
+        if found is None:
+            return inf
+        return (1 - (MORE if found.after_s < found.before_s else MARGIN)) * found.after_s
+
+    def tried(each: Candidate, ordered: BatchPlan, ways: Iterable[Way]) -> None:
+        nonlocal found
+        for decision in _scored(cost, ordered, ways, each.most_live_tokens):
+            if decision.after_s < goal_s():
+                before_s = decision.after_s if found is None else found.before_s
+                found = decision._replace(before_s=before_s, places=each.places)
+
+    for each in known:
+        if each.batch.schedule:
+            tried(each, each.batch, (each.still, each.moved))
+    if reorder is not None:
+        likely = sorted(
+            known, key=lambda each: 0.0 if promise is None else promise(each.moved.slots)
+        )
+        for each in likely[: None if promise is None else REORDERED]:
+            if each.least_s < goal_s():
+                ordered = replace(each.batch, schedule=reorder(each.moved.slots))
+                tried(each, ordered, (each.still, each.moved_in(ordered)))
     assert found is not None
     return found
 
 
-def _tried(
+class Way(NamedTuple):
+    """Moves, and the slots with them on devices as they are."""
+
+    moves: Moves
+    slots: SlotTimes
+
+
+class Candidate(NamedTuple):
+    """A placement: the batch at its places, `schedule` empty where the plan's does not fit it.
+
+    `moved`: with moves for that schedule. `moved_in`: with moves for another, the same ones if they
+    fit. `least_s`: the work of its busiest rank, which no order undercuts; 0 if moves are open.
+    """
+
+    places: Places | None
+    batch: BatchPlan
+    still: Way
+    moved: Way
+    moved_in: Callable[[BatchPlan], Way]
+    least_s: float
+    most_live_tokens: float
+
+
+def _candidate(
     cost: CostModel,
     batch: BatchPlan,
+    places: Places | None,
     factor: FloatArray,
     forms: Collection[str],
-    reorder: Reorder | None,
     most_live_tokens: float,
-) -> Iterator[Decision]:
-    """A placement as it is, with moves, in another order, with both; what is held too much not."""
+) -> Candidate:
+    if places is not None:
+        count, sequences = places.num_microbatches, with_places(batch.sequences, places)
+        schedule = batch.schedule if count == batch.num_microbatches else ()
+        batch = replace(batch, sequences=sequences, num_microbatches=count, schedule=schedule)
     known = rated(cost, batch.sequences.placed(), batch.num_microbatches, factor)
-    still = Moves(), with_factors(known.slots, factor)
+    still = Way(Moves(), with_factors(known.slots, factor))
 
-    def with_moves(batch: BatchPlan) -> tuple[Moves, SlotTimes]:
-        moves = (
-            choose_moves(known, forms, room(cost, batch, most_live_tokens)) if forms else still[0]
-        )
-        return (moves, with_factors(moved_slots(known, moves), factor)) if moves else still
+    def with_moves(ordered: BatchPlan) -> Way:
+        if not forms:
+            return still
+        moves = choose_moves(known, forms, room(cost, ordered, most_live_tokens))
+        return Way(moves, with_factors(moved_slots(known, moves), factor)) if moves else still
 
-    moved = with_moves(batch)
-    yield from _scored(cost, batch, (still, moved), most_live_tokens)
-    if reorder is None:
-        return
-    anew = replace(batch, schedule=reorder(moved[1]))
-    if not _fits(cost, anew, moved[0], most_live_tokens):
-        moved = with_moves(anew)
-    yield from _scored(cost, anew, (still, moved), most_live_tokens)
+    moved = with_moves(batch) if batch.schedule else still
+
+    def moved_in(ordered: BatchPlan) -> Way:
+        is_chosen = bool(batch.schedule) and _fits(cost, ordered, moved.moves, most_live_tokens)
+        return moved if is_chosen else with_moves(ordered)
+
+    busiest_s = float(moved.slots.op_s.sum(axis=(0, 2, 4)).max())
+    least_s = busiest_s if batch.schedule or not forms else 0.0
+    return Candidate(places, batch, still, moved, moved_in, least_s, most_live_tokens)
 
 
 def _scored(
     cost: CostModel,
     batch: BatchPlan,
-    ways: Iterable[tuple[Moves, SlotTimes]],
+    ways: Iterable[Way],
     most_live_tokens: float,
 ) -> Iterator[Decision]:
     """Each of these that fits, with what it takes."""
-    for moves, slots in dict(ways).items():
+    for moves, slots in dict(ways).items():  # the same moves once
         if _fits(cost, batch, moves, most_live_tokens):
             after_s = shares(simulate(slots, batch.schedule))["iteration_s"]
             yield Decision(batch.schedule, moves, after_s, after_s)
@@ -160,5 +215,10 @@ def room(cost: CostModel, batch: BatchPlan, most_live_tokens: float | None = Non
 
 def _held(cost: CostModel, batch: BatchPlan) -> FloatArray:
     """Slots that every stage holds at once, none of them in part, (stages, 1)."""
+    return np.ceil(_at_once(cost, batch))
+
+
+def _at_once(cost: CostModel, batch: BatchPlan) -> FloatArray:
+    """What every stage holds at once, over what a slot holds after F, (stages, 1)."""
     one = np.ones((1, batch.num_microbatches), np.int64)
-    return np.ceil(live_peaks(batch.schedule, one, held_shares(cost.model, cost.recompute)))
+    return live_peaks(batch.schedule, one, held_shares(cost.model, cost.recompute))
