@@ -13,15 +13,16 @@ import pyarrow.parquet as pq
 
 from hydraplan.errors import InputError, first_line
 from hydraplan.files.lengths_batches import columns_to_read, count_rows
+from hydraplan.files.lengths_columns import LENGTH_COLUMNS
 from hydraplan.files.parquet import DAMAGED
 from hydraplan.model import IntArray
 
 PARQUET_MAGIC = b"PAR1"
 
 BUFFER_BYTES = 2**20
-VALUES_AT_A_TIME = 2**20
 ROWS_AT_A_TIME = 2**16
-"""What is read and held at once. Our choice."""
+LISTS_AT_A_TIME = 256
+"""What is read and held at once. Our choice: larger ones are no faster, and lists may be long."""
 
 
 def read_parquet(path: Path) -> IntArray:
@@ -41,13 +42,12 @@ def read_parquet(path: Path) -> IntArray:
 
 
 def _batches(path: Path, file: pq.ParquetFile, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The columns, so many rows at a time that their lists are of a bounded size."""
+    """The columns, a few rows at a time; of the footer pyarrow is asked for nothing but types.
+
+    (What it holds of a column chunk ends the process where it is damaged, in pyarrow 26.)
+    """
+    at_a_time = ROWS_AT_A_TIME if names[0] in LENGTH_COLUMNS else LISTS_AT_A_TIME
     for index in range(file.num_row_groups):
-        group = file.metadata.row_group(index)
-        columns = [group.column(i) for i in range(group.num_columns)]
-        ours = [c.num_values for c in columns if c.path_in_schema.split(".")[0] in names]
-        values, rows = max(ours, default=0) or 1, max(group.num_rows, 1)
-        at_a_time = min(ROWS_AT_A_TIME, max(1, VALUES_AT_A_TIME * rows // values))
         try:
             yield from file.iter_batches(at_a_time, [index], names, use_threads=False)
         except DAMAGED as error:

@@ -19,7 +19,7 @@ FORMS = (
     " integer a line"
 )
 _INTEGER = re.compile(rb"-?[0-9]{1,30}")
-_HEADER = re.compile(rb"(\xef\xbb\xbf)?\s*\"?[A-Za-z_]")
+_HEADER = re.compile(rb"(\xef\xbb\xbf)?[\s,]*\"?[A-Za-z_]")  # pandas leaves its index unnamed
 
 
 def read_text(path: Path) -> IntArray:

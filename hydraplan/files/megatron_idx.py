@@ -77,7 +77,7 @@ def read_index(path: Path) -> IndexedDataset:
             start + 8 * i,
             f"offset of sequence {i} is {offsets[i]}, the lengths before it give {right[i]}",
         )
-    return IndexedDataset(lengths, offsets, dtype, documents)
+    return IndexedDataset(lengths, offsets, dtype, documents.astype(np.int64))
 
 
 def read_lengths_only(path: Path, unit: Unit = "sequences") -> IntArray:
@@ -153,7 +153,7 @@ def _read(path: Path) -> tuple[NDArray[np.uint8], "np.dtype[Any]", IntArray, Int
     if lengths.min() < 0:
         i = int(np.argmax(lengths < 0))
         raise _damaged(path, _HEADER_BYTES + 4 * i, f"length of sequence {i} is {lengths[i]}")
-    documents = np.frombuffer(raw, "<i8", num_entries, start).astype(np.int64)
+    documents = np.frombuffer(raw, "<i8", num_entries, start)  # not aligned, and not copied
     _check_documents(path, start, documents, num_sequences)
     return raw, np.dtype(DTYPES[code]), lengths, documents
 

@@ -43,8 +43,7 @@ class Summary:
 def summarize(length_tokens: IntArray) -> Summary:
     """Summarize lengths of shape (num_sequences,), at least one; shares of nothing are 0."""
     ordered = np.sort(length_tokens)
-    squares = np.square(ordered, dtype=np.float64)
-    num_tokens, all_squares = int(ordered.sum()), float(squares.sum())
+    num_tokens, all_squares = int(ordered.sum()), _squares(ordered)
     percentiles = {f"p{q:g}": int(ordered[_rank(q, len(ordered))]) for q in PERCENTILES}
     tail = []
     for beyond in TAIL_TOKENS:
@@ -55,7 +54,7 @@ def summarize(length_tokens: IntArray) -> Summary:
                 num_sequences=len(ordered) - first,
                 sequences_share=(len(ordered) - first) / len(ordered),
                 tokens_share=int(ordered[first:].sum()) / max(1, num_tokens),
-                squares_share=float(squares[first:].sum()) / max(1.0, all_squares),
+                squares_share=_squares(ordered[first:]) / max(1.0, all_squares),
             )
         )
     return Summary(
@@ -65,6 +64,12 @@ def summarize(length_tokens: IntArray) -> Summary:
         percentiles=percentiles | {"max": int(ordered[-1])},
         tail=tuple(tail),
     )
+
+
+def _squares(length_tokens: IntArray) -> float:
+    """Sum of squares, a part at a time: ten million rows would take 80 MB more."""
+    parts = np.array_split(length_tokens, 1 + len(length_tokens) // 2**20)
+    return sum(float(np.square(part, dtype=np.float64).sum()) for part in parts)
 
 
 def _rank(percent: float, rows: int) -> int:
