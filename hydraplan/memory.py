@@ -58,19 +58,19 @@ class LossBytes(NamedTuple):
     in_backward: FloatArray
 
 
-def weight_elements(cost: CostModel) -> list[list[int]]:
-    """Elements of every weight of each stage, after tensor parallelism."""
+def weight_elements(cost: CostModel) -> list[list[list[int]]]:
+    """Elements of every weight of each [stage][chunk], after tensor parallelism."""
     model = cost.model
     hidden, ffn, vocab = model.hidden_size, model.ffn_hidden_size, model.vocab_size
     query, key = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     matrices = [query, key, key, query, ffn, ffn, ffn]
     layer = [hidden, hidden, *(hidden * width // cost.tp for width in matrices)]
-    stages = [layer * sum(chunks) for chunks in cost.layers]
+    stages = [[layer * count for count in chunks] for chunks in cost.layers]
     begins, ends = cost.route.ends()
-    for stage, _ in begins:
-        stages[stage] += [vocab * hidden // cost.tp]
-    for stage, _ in ends:
-        stages[stage] += [hidden, vocab * hidden // cost.tp]
+    for stage, chunk in begins:
+        stages[stage][chunk] += [vocab * hidden // cost.tp]
+    for stage, chunk in ends:
+        stages[stage][chunk] += [hidden, vocab * hidden // cost.tp]
     return stages
 
 
@@ -84,7 +84,8 @@ def state_bytes(cost: CostModel, engine: Engine = "hydraplan") -> IntArray:
     """
     element, wide = DTYPE_BYTES[cost.model.dtype], ACCUMULATOR_BYTES[cost.model.dtype]
     found = []
-    for sizes in weight_elements(cost):
+    for chunks in weight_elements(cost):
+        sizes = [size for chunk in chunks for size in chunk]
         total = sum(sizes)
         if engine == "hydraplan":
             fullest = _fullest_share(sizes, cost.ranks)
@@ -169,14 +170,18 @@ def stage_bytes(
         Shape (len(TERMS), stages).
     """
     found: IntArray = np.zeros((len(TERMS), cost.pp), np.int64)
-    states, sizes = state_bytes(cost, engine), weight_elements(cost)
+    states, elements = state_bytes(cost, engine), weight_elements(cost)
     groups = np.zeros((2, *rows.shape)) if groups is None else groups
     for stage in range(cost.pp):
-        in_ops = _in_ops(cost, schedule, stage, rows, groups)
-        moments = np.concatenate([in_ops, _after_ops(cost, sizes[stage], states[1, stage])])
+        made = ACCUMULATOR_BYTES[cost.model.dtype] * np.array([*map(sum, elements[stage])])
+        absent = _absent(schedule[stage], made) * (engine == "hydraplan")
+        in_ops = _in_ops(cost, schedule, stage, rows, groups, absent)
+        largest = max(map(max, elements[stage]))
+        moments = np.concatenate([in_ops, _after_ops(cost, largest, states[1, stage])])
         fullest = moments[moments.sum(axis=1).argmax()]
         found[:3, stage] = states[:, stage]
-        found[3:8, stage] = np.ceil(fullest)
+        found[1, stage] += int(fullest[0])
+        found[3:8, stage] = np.ceil(fullest[1:])
     found[8] = COMMUNICATOR_BYTES * num_communicators
     return found
 
@@ -189,34 +194,59 @@ def group_bytes(cost: CostModel, placed: Sequences, num_microbatches: int) -> Fl
     the transport lets go of them: both ends of both all-to-alls; keys and their gradients of two
     hops of a ring.
     """
-    b, a = DTYPE_BYTES[cost.model.dtype], ACCUMULATOR_BYTES[cost.model.dtype]
-    query, key = (cost.model.head_dim * n for n in (cost.num_heads, 2 * cost.num_kv_heads))
     taken = np.zeros((2, cost.ranks, num_microbatches))
     shapes = np.stack([placed.ulysses_size, placed.ring_size])
     for u, r in np.unique(shapes, axis=1).T.tolist():
         alike = placed.take(np.flatnonzero((shapes[0] == u) & (shapes[1] == r)))
-        keys = max(1.0, u / cost.num_kv_heads) * key
-        kept, exchanged = 0.0, 0.0
-        if u > 1:
-            kept, exchanged = b * (query + keys - key), 2 * b * (2 * query + keys)
-        if r > 1:
-            exchanged += 2 * (a + b) * keys
         rows = slot_rows(alike, cost.ranks, num_microbatches)
-        taken += np.array([kept, exchanged])[:, None, None] * rows
+        taken += np.array(group_row_bytes(cost, u, r))[:, None, None] * rows
     return taken
 
 
-def _after_ops(cost: CostModel, sizes: list[int], gradient_bytes: int) -> FloatArray:
-    """Terms from activations to exchanges in the gradient sum and in the update, (2, 5)."""
+def group_row_bytes(cost: CostModel, ulysses_size: int, ring_size: int) -> tuple[float, float]:
+    """What `group_bytes` adds up for one row of a sequence with such a group."""
+    b, a = DTYPE_BYTES[cost.model.dtype], ACCUMULATOR_BYTES[cost.model.dtype]
+    query, key = (cost.model.head_dim * n for n in (cost.num_heads, 2 * cost.num_kv_heads))
+    keys = max(1.0, ulysses_size / cost.num_kv_heads) * key
+    kept, exchanged = 0.0, 0.0
+    if ulysses_size > 1:
+        kept, exchanged = b * (query + keys - key), 2 * b * (2 * query + keys)
+    if ring_size > 1:
+        exchanged += 2 * (a + b) * keys
+    return kept, exchanged
+
+
+def _absent(ops: tuple[Op, ...], made: IntArray) -> IntArray:
+    """Bytes of gradients that are not there yet, negative, at every op, (ops,).
+
+    Those of a chunk, `made` (chunks,), come with its first W or BW.
+    """
+    there, result = np.zeros(len(made), np.bool_), np.zeros(len(ops), np.int64)
+    for i, op in enumerate(ops):
+        result[i] = -made[~there].sum()
+        there[op.chunk] |= op.kind in ("W", "BW")
+    return result
+
+
+def _after_ops(cost: CostModel, largest: int, gradient_bytes: int) -> FloatArray:
+    """Terms of the gradient sum and of the update as `_in_ops` gives them, (2, 6)."""
     summed = float(gradient_bytes) if cost.ranks > 1 else 0.0
-    update = 2.0 * ACCUMULATOR_BYTES[cost.model.dtype] * max(sizes)
-    return np.array([[0.0, 0.0, 0.0, summed, 0.0], [0.0, update, 0.0, 0.0, 0.0]])
+    update = 2.0 * ACCUMULATOR_BYTES[cost.model.dtype] * largest
+    return np.array([[0.0, 0.0, 0.0, 0.0, summed, 0.0], [0.0, 0.0, update, 0.0, 0.0, 0.0]])
 
 
 def _in_ops(
-    cost: CostModel, schedule: Schedule, stage: int, rows: IntArray, groups: FloatArray
+    cost: CostModel,
+    schedule: Schedule,
+    stage: int,
+    rows: IntArray,
+    groups: FloatArray,
+    absent: IntArray,
 ) -> FloatArray:
-    """Terms from activations to exchanges in the fullest moment of each lane, (lanes, 5)."""
+    """Terms in the fullest moment of each lane, (lanes, 6).
+
+    First gradients that are not there yet (`absent`), then those from activations to exchanges.
+    """
     model, ops = cost.model, schedule[stage]
     b, a = DTYPE_BYTES[model.dtype], ACCUMULATOR_BYTES[model.dtype]
     kind = np.array([op.kind for op in ops])[:, None]
@@ -257,7 +287,9 @@ def _in_ops(
     working = is_forward * made + (is_b | is_bw) * back + is_w * product
     ahead = _messages(cost, ops, stage)[:, None] * hidden * rows.max(axis=1)
     exchanged = np.broadcast_to(groups[1].max(axis=1), ahead.shape)
+    absent = np.broadcast_to(absent[:, None], ahead.shape)
     in_layers = (
+        absent,
         np.where(is_forward, held, held_before),
         working,
         np.where(is_forward, ends_before, np.where(is_w, ends_before, ends)),
@@ -265,6 +297,7 @@ def _in_ops(
         exchanged,
     )
     in_loss = (
+        absent,
         np.where(is_forward, held, held_before),
         is_forward * loss.in_forward + (is_b | is_bw) * loss.in_backward,
         np.where(is_forward, ends, ends_before),

@@ -44,7 +44,7 @@ def terms(cost: CostModel, pipeline: str, rows: np.ndarray, **more) -> dict[str,
 def test_weights_are_those_that_traffic_counts() -> None:
     for pp, ranks in ((1, 1), (2, 3), (4, 1)):
         cost = cost_of(pp=pp, ranks=ranks)
-        counted = [sum(sizes) for sizes in weight_elements(cost)]
+        counted = [sum(map(sum, chunks)) for chunks in weight_elements(cost)]
         assert counted == stage_parameters(cost).tolist()
 
 
