@@ -41,10 +41,9 @@ from tables import Cell, Table, progress, reported  # noqa: E402
 from hydraplan.executor.change import with_change  # noqa: E402
 from hydraplan.executor.correction import decide_by, in_parts  # noqa: E402
 from hydraplan.executor.predicted import Loads  # noqa: E402
+from hydraplan.files.decisionsfile import Change  # noqa: E402
 from hydraplan.metrics import shares  # noqa: E402
-from hydraplan.migration import Moves  # noqa: E402
 from hydraplan.model import BatchPlan, FloatArray, Schedule  # noqa: E402
-from hydraplan.places import Places, with_places  # noqa: E402
 from hydraplan.planner.forked import in_order  # noqa: E402
 from hydraplan.planner.pipeline.memory import Memory  # noqa: E402
 from hydraplan.planner.pipeline.noise import Draws, Noise, draw, shape_of  # noqa: E402
@@ -306,23 +305,21 @@ def knowing(
     for name, forms in {**{f: (f,) for f in FORMS}, "moves": FORMS}.items():
         tried(name, moved_slots(known, choose_moves(known, forms, free)), base)
 
-    def at_places(name: str, plan: BatchPlan, places: Places | None, moves: Moves | None) -> None:
-        """A placement in the plan's order, with moves of its own where none are given."""
-        if places is not None:
-            plan = replace(plan, sequences=with_places(plan.sequences, places))
-        known = rated(cost, plan.sequences.placed(), plan.num_microbatches, factor)
-        if moves is None:
-            moves = choose_moves(known, FORMS, room(cost, plan))
-        tried(name, moved_slots(known, moves), base)
-
     for places in placed_anew(cost, at.asked.options, at.plan, factor):
-        at_places("placed", at.plan, places, Moves())
-        at_places("both", at.plan, places, None)
+        if places.num_microbatches == at.plan.num_microbatches:  # the plan's order fits
+            plan = with_change(at.plan, Change(places=places))
+            known = rated(cost, plan.sequences.placed(), plan.num_microbatches, factor)
+            tried("placed", known.slots, base)
+            moves = choose_moves(known, FORMS, room(cost, plan))
+            tried("both", moved_slots(known, moves), base)
     made, _, _ = decide_by(cost, at.asked.options, "portfolio", True)(at.plan, factor)
     plan = with_change(at.plan, made)
     known = rated(cost, plan.sequences.placed(), plan.num_microbatches, factor)
+    slots = moved_slots(known, made.moves)
+    if slots.op_s.shape != at.slots.op_s.shape:
+        draws = draw(noise, shape_of(slots), at.nominal_s, range(trial, trial + 1), SEED, STEPS)
     order = plan.schedule if made.schedule is not None else base
-    taken["all"] = float(trial_s(moved_slots(known, made.moves), order, draws)[0])
+    taken["all"] = float(trial_s(slots, order, draws)[0])
     return taken
 
 
