@@ -6,18 +6,17 @@ activations than the plan allows, lowered to messages that no transport gets stu
 slots, ranks and buckets that are there, places that keep what the plan promises.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from hydraplan.cost import CostModel
 from hydraplan.errors import InputError, InvalidPlan
 from hydraplan.executor.valid import lower_batch
-from hydraplan.files.decisionsfile import Change
+from hydraplan.files.decisionsfile import Change, with_change
 from hydraplan.invariants import RULES
 from hydraplan.metrics import planned_live_peaks
 from hydraplan.migration import Moves, check_moves
 from hydraplan.model import BatchPlan
-from hydraplan.places import with_places
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.lowering import Steps
 from hydraplan.planner.pipeline.memory import ROUNDING
@@ -38,29 +37,19 @@ class Changed(NamedTuple):
     moves: Moves
 
 
-def with_change(batch: BatchPlan, change: Change) -> BatchPlan:
-    """The batch at the places and in the op order that are in force.
-
-    Raises:
-        InputError: The places are not those of so many sequences.
-    """
-    if change.places is not None:
-        sequences = with_places(batch.sequences, change.places)
-        count = change.places.num_microbatches
-        batch = replace(batch, sequences=sequences, num_microbatches=count)
-    return batch if change.schedule is None else replace(batch, schedule=change.schedule)
-
-
-def checked(header: PlanHeader, batch: BatchPlan, change: Change, of: str) -> Changed:
+def checked(
+    header: PlanHeader, batch: BatchPlan, change: Change, of: str, cost: CostModel | None = None
+) -> Changed:
     """The changed batch, proven to run.
 
     Args:
         of: Where the change comes from, in words.
+        cost: That of the run, which may make other things again than the plan; None for the plan's.
 
     Raises:
         InputError: It does not fit the batch.
     """
-    cost, where = header.cost_model(), f"{of}, batch {batch.batch}"
+    cost, where = cost or header.cost_model(), f"{of}, batch {batch.batch}"
     hint = "the decisions are not of this plan, or were changed"
     try:
         found = with_change(batch, change)

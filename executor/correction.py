@@ -29,9 +29,8 @@ import numpy as np
 from hydraplan.cost import CostModel
 from hydraplan.errors import InputError
 from hydraplan.executor.belief import PARTS, learn, named, unknown
-from hydraplan.executor.change import with_change
 from hydraplan.executor.predicted import loads_of
-from hydraplan.files.decisionsfile import Change, Decided, in_force
+from hydraplan.files.decisionsfile import Change, Decided, in_force, with_change
 from hydraplan.files.runfile import Correction, RunHeader
 from hydraplan.metrics import shares
 from hydraplan.model import BatchPlan, FloatArray, Schedule

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hydraplan.executor.ahead import Ahead
-from hydraplan.executor.change import Changed, with_change
+from hydraplan.executor.change import Changed
 from hydraplan.executor.correction import (
     Corrections,
     Replay,
@@ -25,7 +25,7 @@ from hydraplan.executor.op_scale import OpScale
 from hydraplan.executor.predicted import Predicted, predict
 from hydraplan.executor.prepare import Job
 from hydraplan.executor.tell_change import Known
-from hydraplan.files.decisionsfile import Change, Decided, in_force
+from hydraplan.files.decisionsfile import Change, Decided, in_force, with_change
 from hydraplan.files.opsfile import StepOps, each_ops
 from hydraplan.files.runfile import RunHeader, open_run
 from hydraplan.metrics import shares

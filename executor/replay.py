@@ -5,6 +5,7 @@ to be of the same plan and as long; anything else is refused with both values.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from hydraplan.errors import InputError, StalePlan
@@ -65,9 +66,11 @@ def prove(replay: Path, rows: Iterable[Decided], run: RunHeader, read: Iterable[
         InputError: One does not; the step and what does not fit are named.
     """
     batches = {batch.batch: batch for batch in read}
+    model = run.plan.model.model_copy(update={"dtype": run.dtype})
+    cost = replace(run.plan.cost_model(), model=model, recompute=run.recompute)
     for row in rows:
         if row.batch in batches:
-            checked(run.plan, batches[row.batch], row.change, f"{replay}, step {row.step}")
+            checked(run.plan, batches[row.batch], row.change, f"{replay}, step {row.step}", cost)
 
 
 def replays(replay: Path | None, rows: tuple[Decided, ...]) -> str | None:

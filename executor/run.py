@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hydraplan.errors import InputError, RunFailed, WorkerLost
 from hydraplan.executor.checkpoint import load, save, share
-from hydraplan.executor.correction import asked_for, warm_up
+from hydraplan.executor.correction import COMPARED, asked_for, warm_up
 from hydraplan.executor.folder import one_at_a_time, run_folder, sole_writer
 from hydraplan.executor.groups import World
 from hydraplan.executor.inject import parse_injected, refuse_too_late, slow_factor
@@ -141,8 +141,12 @@ def execute(
     refuse_too_late(asked, steps)
     if steps == first.steps:
         note(f"all {steps} steps of the run are done; --steps with a larger number trains on")
-    next_round = range(first.steps, min(steps, first.steps + num_batches))
-    job = prepare(path, sorted(step % num_batches for step in next_round), settings)
+    asked_correction: Correction = taken(correction, before, "correction", "none")
+    asked_migration = taken(migration, before, "migration", False)
+    is_corrected = asked_correction != "none" or asked_migration
+    earliest = max(0, first.steps - COMPARED) if first.in_place and is_corrected else first.steps
+    needed = range(earliest, min(steps, first.steps + num_batches))
+    job = prepare(path, sorted({step % num_batches for step in needed}), settings)
     header = RunHeader(
         tool_version=__version__,
         mode="measured",
@@ -161,8 +165,8 @@ def execute(
         checkpoint_every=checkpoint_every,
         injected=tuple(map(str, settings.injected)),
         paced=settings.paced,
-        correction=taken(correction, before, "correction", "none"),
-        migration=taken(migration, before, "migration", False),
+        correction=asked_correction,
+        migration=asked_migration,
     )
     repeated = decisions_of(replay, header)
     header = header.model_copy(update={"replays": replays(replay, repeated)})

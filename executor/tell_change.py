@@ -56,9 +56,10 @@ class Known:
                     f" {batch.batch} than rank 0 made"
                 )
             found = change_of(raw.decode())
-            changed = checked(self.job.header, batch, found, "the decision of rank 0")
-            if found.places is not None and self.job.is_shared:  # rows that were not its own yet
-                check_held(self.world, self.job, [changed.batch.sequences])
+            job, of = self.job, "the decision of rank 0"
+            changed = checked(job.header, batch, found, of, job.cost)
+            if found.places is not None and job.is_shared:  # rows that were not its own yet
+                check_held(self.world, job, [changed.batch.sequences])
             self.changed[key] = changed
         return self.changed[key]
 

@@ -294,8 +294,8 @@ def _reorder(
     Windows are so many rows of the file in turn, `none` means windows of one row. A microbatch
     may hold rows of several: the next one begins with the window it ended with, or a later one.
     """
-    size = reorder_window(header.options.reorder) or len(batch.sequences)
-    window = (placed.sequence_id - batch.sequences.sequence_id[0]) // size
+    size = reorder_window(header.options.reorder) or np.iinfo(np.int64).max  # all are in one
+    window = (placed.sequence_id - batch.sequences.sequence_id.min()) // size
     by = np.lexsort((window, placed.microbatch))
     used, start = np.unique(placed.microbatch[by], return_index=True)
     first, last = by[start], by[np.append(start[1:], len(by)) - 1]

@@ -38,10 +38,9 @@ from cells import Asked, Pool, ask  # noqa: E402
 from mixes import batch, file_source, filling_tokens  # noqa: E402
 from tables import Cell, Table, progress, reported  # noqa: E402
 
-from hydraplan.executor.change import with_change  # noqa: E402
 from hydraplan.executor.correction import decide_by, in_parts  # noqa: E402
 from hydraplan.executor.predicted import Loads  # noqa: E402
-from hydraplan.files.decisionsfile import Change  # noqa: E402
+from hydraplan.files.decisionsfile import Change, with_change  # noqa: E402
 from hydraplan.metrics import shares  # noqa: E402
 from hydraplan.model import BatchPlan, FloatArray, Schedule  # noqa: E402
 from hydraplan.planner.forked import in_order  # noqa: E402

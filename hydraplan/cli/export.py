@@ -149,9 +149,8 @@ def _read_plan(path: Path, batch: int) -> Exported:
 
 
 def _read_run(path: Path, step: int | None) -> Exported:
-    """A step as it was measured or simulated; its plan tells which slots hold rows."""
+    """A step as it was measured or simulated; plan and decisions tell which slots hold rows."""
     from hydraplan.errors import InputError
-    from hydraplan.files.decisionsfile import in_force
     from hydraplan.files.runfile import batch_of, open_run, plan_of, read_timeline
     from hydraplan.slots import slot_times
 
@@ -172,10 +171,9 @@ def _read_run(path: Path, step: int | None) -> Exported:
     rows = slot_times(cost, batch.sequences.placed(), batch.num_microbatches).rows
     about: dict[str, object] = {"run": path.name, "step": step, "mode": run.header.mode}
     timeline = read_timeline(run, step)
-    decided = in_force(run.decisions, step, batch.batch).schedule  # may part W from B
     ran, planned = (
         [sorted(op[:3] for op in ops) for ops in schedule]
-        for schedule in (timeline.schedule, decided or batch.schedule)
+        for schedule in (timeline.schedule, batch.schedule)
     )
     if ran != planned:
         raise InputError(f"{path / 'ops.parquet'}: ops of step {step} are not those of its batch")

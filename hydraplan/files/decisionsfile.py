@@ -16,6 +16,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -25,8 +26,8 @@ import pyarrow.compute as pc
 from hydraplan.errors import InputError
 from hydraplan.files.parquet import open_parquet, read_rows
 from hydraplan.migration import Moves, moves_of
-from hydraplan.model import Op, OpKind, Schedule
-from hydraplan.places import Places, places_from
+from hydraplan.model import BatchPlan, Op, OpKind, Schedule
+from hydraplan.places import Places, places_from, with_places
 
 CHANGES = ("place", "reorder", "migrate")
 """What a decision may do, joined by `+`; `undo` goes back to the plan, `leave` finds nothing to
@@ -106,6 +107,19 @@ def in_force(decisions: Sequence[Decided], step: int, batch: int) -> Change:
     event = before[-1].event if before else 0
     of_batch = [row for row in before if row.event == event and row.batch == batch]
     return of_batch[-1].change if of_batch else Change()
+
+
+def with_change(batch: BatchPlan, change: Change) -> BatchPlan:
+    """The batch at the places and in the op order that are in force.
+
+    Raises:
+        InputError: The places are not those of so many sequences.
+    """
+    if change.places is not None:
+        sequences = with_places(batch.sequences, change.places)
+        count = change.places.num_microbatches
+        batch = replace(batch, sequences=sequences, num_microbatches=count)
+    return batch if change.schedule is None else replace(batch, schedule=change.schedule)
 
 
 def change_of(text: str) -> Change:

@@ -27,7 +27,9 @@ from hydraplan.files.decisionsfile import (
     DECISIONS_SCHEMA,
     Decided,
     decisions_table,
+    in_force,
     read_decisions,
+    with_change,
 )
 from hydraplan.files.memoryfile import MEMORY_SCHEMA, Peaks, memory_table, peaks_of
 from hydraplan.files.opsfile import OPS_SCHEMA, StepOps, ops_table, read_ops
@@ -43,7 +45,7 @@ from hydraplan.files.parquet import (
 from hydraplan.files.planfile import Plan, open_plan, read_batch
 from hydraplan.files.trafficfile import TRAFFIC_SCHEMA, Traffic, traffic_of, traffic_table
 from hydraplan.files.trialsfile import TRIALS_SCHEMA, Trials, read_trials
-from hydraplan.invariants import check_plan
+from hydraplan.invariants import broken_rules, check_plan
 from hydraplan.metrics import shares
 from hydraplan.model import BatchPlan, Timeline
 from hydraplan.planheader import PlanHeader
@@ -331,12 +333,21 @@ def plan_of(run: Run) -> Plan:
 
 
 def batch_of(run: Run, plan: Plan, step: int) -> BatchPlan:
-    """The batch of its plan that a step ran."""
+    """The batch of its plan that a step ran, where it was placed and in the order of its ops then.
+
+    Raises:
+        InputError: The plan is not valid, or the decisions of the run are not of it.
+    """
     batch = read_batch(plan, run.steps[step]["batch"])
     broken = check_plan(plan.header, batch)
     if broken:
         raise InputError(f"the plan of run {run.path} is not valid: {broken[0]}")
-    return batch
+    found = with_change(batch, in_force(run.decisions, step, batch.batch))
+    rules = broken_rules(plan.header, found)
+    rules.pop("live-tokens", None)  # the run may have held and made again other things
+    for texts in rules.values():
+        raise InputError(f"the decisions of run {run.path} are not of its plan: {texts[0]}")
+    return found
 
 
 def _append(path: Path, rows: pa.Table) -> None:

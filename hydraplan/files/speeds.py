@@ -199,13 +199,10 @@ def speeds_of_run(run: Run) -> list[float]:
     plan = plan_of(run)
     cost = plan.header.cost_model()
     first = 1 if len(run.steps) > 1 else 0
-    rows: dict[int, IntArray] = {}
     ratios: list[list[FloatArray]] = [[] for _ in range(cost.pp)]
     for step in range(max(first, len(run.steps) - LATEST_STEPS), len(run.steps)):
         batch = batch_of(run, plan, step)
-        if batch.batch not in rows:
-            placed = batch.sequences.placed()
-            rows[batch.batch] = slot_rows(placed, cost.ranks, batch.num_microbatches)
+        rows = slot_rows(batch.sequences.placed(), cost.ranks, batch.num_microbatches)
         ops = read_step_ops(run, step)
         if any(
             _passes(ran) != _passes(planned)
@@ -213,7 +210,7 @@ def speeds_of_run(run: Run) -> list[float]:
         ):
             raise InputError(f"run {run.path}: step {step} did not run the ops of its plan")
         for stage in range(cost.pp):
-            ratios[stage].append(_slowness(ops, rows[batch.batch], cost.slow, stage))
+            ratios[stage].append(_slowness(ops, rows, cost.slow, stage))
     slow = np.stack([_middle(run, np.concatenate(stage)) for stage in ratios]).max(axis=0)
     return [round(1 / float(factor), DIGITS) for factor in slow]
 

@@ -11,7 +11,6 @@ worth it, are our choice.
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -89,24 +88,23 @@ def decide(
         _candidate(cost, batch, places, factor, forms, full if places else most)
         for places in (None, *anew)
     ]
-    found: Decision | None = None
+    planned_s = shares(simulate(known[0].still.slots, batch.schedule))["iteration_s"]
+    found = Decision(batch.schedule, Moves(), planned_s, planned_s)  # fits or not, it runs else
 
     def goal_s() -> float:
         """What the next one has to stay below."""
-        if found is None:
-            return inf
         return (1 - (MORE if found.after_s < found.before_s else MARGIN)) * found.after_s
 
     def tried(each: Candidate, ordered: BatchPlan, ways: Iterable[Way]) -> None:
         nonlocal found
         for decision in _scored(cost, ordered, ways, each.most_live_tokens):
             if decision.after_s < goal_s():
-                before_s = decision.after_s if found is None else found.before_s
-                found = decision._replace(before_s=before_s, places=each.places)
+                found = decision._replace(before_s=planned_s, places=each.places)
 
     for each in known:
         if each.batch.schedule:
-            tried(each, each.batch, (each.still, each.moved))
+            ways = (each.still, each.moved)
+            tried(each, each.batch, [way for way in ways if each.places or way.moves])
     if reorder is not None:
         likely = sorted(
             known, key=lambda each: 0.0 if promise is None else promise(each.moved.slots)
@@ -115,7 +113,6 @@ def decide(
             if each.least_s < goal_s():
                 ordered = replace(each.batch, schedule=reorder(each.moved.slots))
                 tried(each, ordered, (each.still, each.moved_in(ordered)))
-    assert found is not None
     return found
 
 

@@ -71,7 +71,8 @@ def told(run):
 
 
 def corrected(plan, output, **changes):
-    return train(plan, steps=12, output=output, correction="portfolio", migration=True, **changes)
+    asked = {"steps": 12, "correction": "portfolio", "migration": True} | changes
+    return train(plan, output=output, **asked)
 
 
 def test_a_straggler_is_corrected_on_all_workers_and_undone(plan, tmp_path, taken):
@@ -137,6 +138,18 @@ def test_a_run_that_is_killed_while_work_moves_and_resumed_decides_as_if_nothing
     assert [r.slow for r in run.decisions] == [r.slow for r in whole.decisions]
     with pytest.raises(InputError, match=r"correction none is not that of run .*, portfolio"):
         train(plan, resume=tmp_path / "y.run", correction="none")
+
+
+@pytest.mark.slow
+def test_what_a_decision_buys_is_measured_against_batches_that_a_resumed_run_never_comes_to(
+    plan, tmp_path, taken
+):
+    """Slow from step 4; only step 5 is left, of the other batch than the step before it."""
+    corrected(plan, tmp_path / "x.run", checkpoint_every=5, steps=5)
+    taken[0] = 5
+    (row,) = train(plan, resume=tmp_path / "x.run", steps=6).decisions
+    assert (row.step, row.batch) == (5, 1)
+    assert row.measured_gain_s is not None
 
 
 @pytest.mark.slow

@@ -7,11 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydraplan.errors import RunFailed
+from hydraplan.executor.change import checked
 from hydraplan.executor.plan_wire import decode_batch, encode_batch, from_bytes, to_bytes
 from hydraplan.executor.same_step import batch_hash
+from hydraplan.files.decisionsfile import Change
+from hydraplan.places import places_of
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from tests.builders import Place
-from tests.plans import batch_plan, batch_rows
+from tests.plans import batch_plan, batch_rows, plan_header, tiny_model
 
 
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1))
@@ -75,3 +78,15 @@ WHOLE = encode_batch(batch_plan(0, batch_rows([Place(9), Place(300, 1)]), 1, 2))
 def test_what_is_no_batch_is_refused(raw):
     with pytest.raises(RunFailed, match="what rank 0 sent is not a batch of a plan"):
         decode_batch(raw)
+
+
+def test_places_that_suit_rank_0_suit_workers_that_know_no_rows_without_a_place():
+    """Rows 1 to 4 of 6 are empty, and workers hold the last first, since it runs first."""
+    places = [Place(64, 0, 1, 1, 1), *[Place(0)] * 4, Place(64, 1, 1, 1, 0)]
+    batch = batch_plan(0, batch_rows(places), 2, 1)
+    header = plan_header(tiny_model(), 1, 2, 1)
+    promised = (*header.invariants, "reorder")
+    header = header.model_copy(update={"invariants": promised})
+    found = decode_batch(encode_batch(batch))
+    change = Change(places=places_of(found.sequences))
+    assert checked(header, found, change, "rank 0").batch.num_microbatches == 2

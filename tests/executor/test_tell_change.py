@@ -36,7 +36,8 @@ def plan(tmp_path):
 
 
 def known(plan, rank):
-    return Known(World(rank, 1, 2), SimpleNamespace(header=plan.header, is_shared=False))
+    job = SimpleNamespace(header=plan.header, cost=plan.header.cost_model(), is_shared=False)
+    return Known(World(rank, 1, 2), job)
 
 
 def test_all_workers_hold_what_rank_0_told_and_bodies_travel_once(plan, monkeypatch):
@@ -94,6 +95,7 @@ def test_rows_that_come_to_a_lane_are_checked_there_as_its_own_were(plan):
         places = places_of(batch.sequences)
         swapped = places._replace(first_rank=tuple(1 - lane for lane in places.first_rank))
         about = {"is_shared": True, "data": "x.idx", "header": plan.header}
+        about["cost"] = plan.header.cost_model()
         job = SimpleNamespace(tokens=lambda i, n: np.full(n, 64 if i == 1 else 3), **about)
         state = Known(World(rank, 1, 2), job)
         try:

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hydraplan.errors import InputError
+from hydraplan.files.decisionsfile import Change, Decided, with_change
 from hydraplan.files.memoryfile import Peaks
 from hydraplan.files.opsfile import StepOps, simulated_waits
 from hydraplan.files.planfile import open_plan, read_batch
@@ -15,6 +16,8 @@ from hydraplan.files.runfile import RunHeader, Step, append_steps, create_run, p
 from hydraplan.files.speeds import read_speeds
 from hydraplan.files.trafficfile import Traffic
 from hydraplan.model import FloatArray
+from hydraplan.places import Places
+from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.slots import slot_times
 from tests.builders import Place
@@ -120,11 +123,12 @@ def measured(
     steps: int = 3,
     noise: float = 0.0,
     places: Sequence[Place] = PLACES,
+    change: Change | None = None,
 ) -> Path:
     """A run of a plan on 2 stages x 2 lanes whose ops took `slowness` (stages, lanes) too long."""
     path = write_test_plan(folder / "a.plan", [places], pp=2, ranks=2)
     plan = open_plan(path)
-    batch = read_batch(plan, 0)
+    batch = with_change(read_batch(plan, 0), change or Change())
     slots = slot_times(plan.header.cost_model(), batch.sequences.placed(), batch.num_microbatches)
     timeline = simulate(slots, batch.schedule)
     header = RunHeader(
@@ -140,6 +144,7 @@ def measured(
         learning_rate=1e-3,
         data="generated",
     )
+    decided = change and Decided(0, 0, 1, change.kind, "", (), 1.0, 0.0, None, 0.0, change)
     rng = np.random.default_rng(0)
     create_run(folder / "a.run", header)
     for step in range(steps):
@@ -157,6 +162,7 @@ def measured(
                     *(step, 0, 0, 3, 148, 143, 2.5),
                     *(StepOps(took, simulated_waits(took), timeline), Peaks(None, np.ones((2, 2)))),
                     Traffic(None, np.ones((3, 2, 2), np.int64)),
+                    decided if step == 0 else None,
                 )
             ],
         )
@@ -181,6 +187,18 @@ def test_noise_of_a_tenth_hardly_moves_the_speeds_of_a_run(tmp_path: Path) -> No
 
 def test_a_run_of_one_step_counts_that_step(tmp_path: Path) -> None:
     assert read_speeds(measured(tmp_path, np.array([[1, 3], [1, 3]]), steps=1), 2) == (2.0, 0.67)
+
+
+def test_a_step_that_ran_in_more_microbatches_than_planned_tells_by_its_own_places(
+    tmp_path: Path,
+) -> None:
+    """Two microbatches by plan, three of them as decided; lane 1 takes twice as long."""
+    planned = [Place(64, lane, 1, 1, m) for m in (0, 1, 1) for lane in (0, 1)]
+    places = Places((0, 0, 1, 1, 2, 2), (0, 1) * 3, (1,) * 6, (1,) * 6)
+    change = Change(SCHEDULES["1f1b"].make(2, 3, 1), places=places)
+    slowness = np.array([[1.0, 2.0], [1.0, 2.0]])
+    run = measured(tmp_path, slowness, places=planned, steps=2, change=change)
+    assert read_speeds(run, 2) == (1.5, 0.75)
 
 
 def test_a_run_that_cannot_tell_is_refused(tmp_path: Path) -> None:

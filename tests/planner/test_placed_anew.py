@@ -118,3 +118,22 @@ def test_a_decision_takes_new_places_and_holds_no_more_than_the_plan(live):
     alone, _, alone_s = decide_by(cost, header.options, "none", True)(batch, factor)
     assert alone.places is None
     assert with_s < alone_s
+
+
+@pytest.mark.parametrize(("planned_for", "runs"), [("none", "full"), ("full", "none")])
+@pytest.mark.parametrize("correction", ["portfolio", "none"])
+def test_what_a_run_makes_again_otherwise_than_the_plan_counts_in_the_check_too(
+    planned_for, runs, correction
+):
+    """Of the second pair the plan itself holds more than the limit, if nothing is made again."""
+    changes = {"pipeline": "portfolio", "live_microbatches": 2, "microbatches": 12}
+    header, batch = planned(48, seed=3, ranks=4, recompute=planned_for, **changes)
+    cost, factor = replace(header.cost_model(), recompute=runs), slow(header, 1, 1, 1.8)
+    decided = decide_by(cost, header.options, correction, True)(batch, factor)
+    change, without_s, with_s = decided
+    assert with_s <= without_s
+    if change:
+        found = checked(header, batch, change, "a decision", cost)
+        limit = header.options.live_limit_tokens * (1 + 1e-9)
+        assert planned_live_peaks(cost, found.batch, found.moves).max() <= limit
+    assert bool(change) or runs == "none"
