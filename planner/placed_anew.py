@@ -68,7 +68,9 @@ def speeds(load_s: FloatArray, factor: FloatArray) -> Iterator[FloatArray]:
         load_s: Load of every rank as planned, (stages, lanes).
     """
     seen = {np.ones(factor.shape[1]).tobytes()}
-    for slow in (factor.max(axis=0), (load_s * factor).max(axis=0) / load_s.max(axis=0)):
+    most_s, slowed_s = load_s.max(axis=0), (load_s * factor).max(axis=0)
+    costliest = np.divide(slowed_s, most_s, out=np.ones_like(most_s), where=most_s > 0)
+    for slow in (factor.max(axis=0), costliest):
         speed = np.clip(np.round(1 / slow, DIGITS), MIN_SPEED, MAX_SPEED)
         if speed.tobytes() not in seen:
             seen.add(speed.tobytes())

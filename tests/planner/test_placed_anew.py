@@ -82,6 +82,8 @@ def test_the_speed_of_a_lane_is_that_of_its_slowest_rank_or_of_its_costliest_sta
     heavy = np.array([[1.0, 1.0, 1.0], [1.0, 1.0, 1.25]])
     assert [s.tolist() for s in speeds(load_s, heavy)] == [[1, 1, 0.8]]
     assert list(speeds(load_s, np.ones((2, 3)))) == []
+    idle = load_s * [1.0, 1.0, 0.0]
+    assert [s.tolist() for s in speeds(idle, light)] == [[1, 0.333, 1], [1, 0.667, 1]]
 
 
 def test_healthy_ranks_other_strategies_and_rows_that_keep_their_order_have_no_other_places():
