@@ -6,6 +6,7 @@ takes, since a test never judges wall time.
 
 import inspect
 import os
+import signal
 from functools import partial
 
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 for size in ("COLUMNS", "LINES"):  # readline leaves them to the processes of pytest-xdist
     os.environ.pop(size, None)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""What shells start in the background ignores SIGINT, and tests send it."""
 
 inspect.stack = partial(inspect.stack, context=0)
 """Without lines of source: torch's launcher asks for it 18 times a run just to name its caller,
