@@ -13,7 +13,7 @@ import numpy as np
 
 from hydraplan.errors import InputError
 from hydraplan.layout import MAX_RANKS, rank_tokens_max
-from hydraplan.model import IntArray, Sequences
+from hydraplan.model import BatchPlan, IntArray, Sequences
 
 MOST = 2**31 - 1
 """Largest number of a place."""
@@ -73,6 +73,12 @@ def with_places(sequences: Sequences, places: Places) -> Sequences:
         found[name][rows] = values
     found["order"][rows] = global_order(sequences.sequence_id[rows], u * r, microbatch)
     return replace(sequences, **found)
+
+
+def at_places(batch: BatchPlan, places: Places) -> BatchPlan:
+    """The batch at other places, its op order still that of the plan. Errors as `with_places`."""
+    sequences = with_places(batch.sequences, places)
+    return replace(batch, sequences=sequences, num_microbatches=places.num_microbatches)
 
 
 def global_order(sequence_id: IntArray, degree: IntArray, microbatch: IntArray) -> IntArray:

@@ -50,7 +50,7 @@ def placed_anew(
     slots = slot_times(cost, batch.sequences.placed(), batch.num_microbatches)
     found = [places_of(batch.sequences)]
     for speed in speeds(slots.op_s.sum(axis=(0, 2, 4)), factor):
-        for count in (batch.num_microbatches, round(MORE * batch.num_microbatches)):
+        for count in sorted({batch.num_microbatches, round(MORE * batch.num_microbatches)}):
             placed = _placed(cost, options, batch, tuple((speed / cost.slow).tolist()), count)
             if placed is None:
                 continue

@@ -27,7 +27,7 @@ from hydraplan.errors import InputError
 from hydraplan.files.parquet import open_parquet, read_rows
 from hydraplan.migration import Moves, moves_of
 from hydraplan.model import BatchPlan, Op, OpKind, Schedule
-from hydraplan.places import Places, places_from, with_places
+from hydraplan.places import Places, at_places, places_from
 
 CHANGES = ("place", "reorder", "migrate")
 """What a decision may do, joined by `+`; `undo` goes back to the plan, `leave` finds nothing to
@@ -116,9 +116,7 @@ def with_change(batch: BatchPlan, change: Change) -> BatchPlan:
         InputError: The places are not those of so many sequences.
     """
     if change.places is not None:
-        sequences = with_places(batch.sequences, change.places)
-        count = change.places.num_microbatches
-        batch = replace(batch, sequences=sequences, num_microbatches=count)
+        batch = at_places(batch, change.places)
     return batch if change.schedule is None else replace(batch, schedule=change.schedule)
 
 

@@ -20,7 +20,7 @@ from hydraplan.cost import CostModel
 from hydraplan.metrics import live_peaks, planned_live_peaks, shares
 from hydraplan.migration import Moves
 from hydraplan.model import BatchPlan, FloatArray, Schedule
-from hydraplan.places import Places, with_places
+from hydraplan.places import Places, at_places
 from hydraplan.planner.pipeline.memory import ROUNDING
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.policy.choose_moves import FORMS, choose_moves
@@ -148,9 +148,8 @@ def _candidate(
     most_live_tokens: float,
 ) -> Candidate:
     if places is not None:
-        count, sequences = places.num_microbatches, with_places(batch.sequences, places)
-        schedule = batch.schedule if count == batch.num_microbatches else ()
-        batch = replace(batch, sequences=sequences, num_microbatches=count, schedule=schedule)
+        schedule = batch.schedule if places.num_microbatches == batch.num_microbatches else ()
+        batch = replace(at_places(batch, places), schedule=schedule)
     known = rated(cost, batch.sequences.placed(), batch.num_microbatches, factor)
     still = Way(Moves(), with_factors(known.slots, factor))
 
