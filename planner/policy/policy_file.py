@@ -44,7 +44,7 @@ _DAMAGED = (
     EOFError,
     OverflowError,  # of a place beyond all files
     zipfile.BadZipFile,
-    NotImplementedError,  # what zipfile says of a version or form that it does not know
+    NotImplementedError,  # zipfile raises it at a file whose version or form it does not know
 )
 
 

@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 from hydraplan.errors import InputError, StalePlan, WorkerLost
-from hydraplan.executor import run as executor_run
 from hydraplan.executor.inject import Injected
-from hydraplan.executor.predicted import predict
 from hydraplan.files.checkpointfile import newest_checkpoint
 from hydraplan.files.runfile import open_run, read_step_ops
 from tests.builders import Place
 from tests.executor.killed import count_calls, kill_at
-from tests.executor.trained import losses, train
+from tests.executor.trained import losses, make_up_times, train
 from tests.plans import tiny_model, write_test_plan
 
 pytestmark = pytest.mark.dist
@@ -38,32 +36,7 @@ def plan(tmp_path):
 @pytest.fixture
 def taken(monkeypatch):
     """Have every rank take what is predicted, `RANK` twice as long in some steps, +-1%."""
-
-    def measured(worker, job, batch, moves, slow):
-        found = run_step(worker, job, batch, moves, slow)
-        step = count[0]
-        count[0] += 1
-        if found is None:
-            return None
-        rng = np.random.default_rng(step)
-        planned = predict(job.cost, batch, moves).timeline
-        busy = [b * rng.lognormal(0, 0.01, (1, b.shape[1])) for b in planned.busy_s]
-        if step in SLOW:
-            busy[RANK[0]][:, RANK[1]] *= 2
-        timeline = found.timeline
-        start = tuple(end - b for end, b in zip(timeline.end_s, busy, strict=True))
-        first = min(s.min() for s in start)
-        times = {
-            "start_s": tuple(s - first for s in start),
-            "end_s": tuple(e - first for e in timeline.end_s),
-            "busy_s": tuple(busy),
-        }
-        return found._replace(timeline=executor_run.replace(timeline, **times))
-
-    count = [0]
-    run_step = executor_run.run_step
-    monkeypatch.setattr(executor_run, "run_step", measured)
-    return count
+    return make_up_times(monkeypatch, RANK, SLOW)
 
 
 def told(run):

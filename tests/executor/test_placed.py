@@ -1,19 +1,15 @@
 """Sequences placed anew while real workers train: the same data, the same losses, repeatable."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from hydraplan.executor import run as executor_run
-from hydraplan.executor.predicted import predict
 from hydraplan.files.lengths import Lengths
 from hydraplan.files.planfile import open_plan, read_batch, write_plan
 from hydraplan.files.profilefile import Profile
 from hydraplan.files.runfile import read_step_ops
 from hydraplan.places import places_of
 from hydraplan.planner.plan import plan as make_plan
-from tests.executor.trained import losses, train
+from tests.executor.trained import losses, make_up_times, train
 from tests.planner.cases import options, profile
 from tests.plans import plan_header
 
@@ -42,26 +38,7 @@ def plan(tmp_path_factory):
 @pytest.fixture
 def taken(monkeypatch):
     """Have every rank take what is predicted, lane 1 twice as long from step 2 to 7, +-1%."""
-
-    def measured(worker, job, batch, moves, slow):
-        found = run_step(worker, job, batch, moves, slow)
-        step = count[0]
-        count[0] += 1
-        if found is None:
-            return None
-        rng, timeline = np.random.default_rng(step), found.timeline
-        (planned_s,) = predict(job.cost, batch, moves).timeline.busy_s
-        busy_s = planned_s * rng.lognormal(0, 0.01, planned_s.shape)
-        if 2 <= step < 8:
-            busy_s[:, SLOW] *= 2
-        ends = np.cumsum(busy_s, axis=0)
-        times = {"start_s": (ends - busy_s,), "end_s": (ends,), "busy_s": (busy_s,)}
-        return found._replace(timeline=replace(timeline, **times))
-
-    count = [0]
-    run_step = executor_run.run_step
-    monkeypatch.setattr(executor_run, "run_step", measured)
-    return count
+    return make_up_times(monkeypatch, (0, SLOW), range(2, 8))
 
 
 @pytest.mark.timeout(400)

@@ -1,7 +1,11 @@
 """Two small batches by hand, and training with a plan of them."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
+import numpy as np
+
+from hydraplan.executor import run as executor_run
+from hydraplan.executor.predicted import predict
 from hydraplan.executor.run import execute
 from hydraplan.executor.settings import Settings
 from tests.builders import Place
@@ -27,3 +31,35 @@ def train(path, **changes):
 
 def losses(run):
     return [row["loss"] for row in run.steps]
+
+
+def make_up_times(monkeypatch, rank, slow_steps):
+    """Have ranks take what is predicted, +-1%, and `rank` (stage, lane) twice that in some steps.
+
+    Returns the number of steps so far, in a list: what is put there counts on.
+    """
+    count, run_step = [0], executor_run.run_step
+
+    def measured(worker, job, batch, moves, slow):
+        found = run_step(worker, job, batch, moves, slow)
+        step = count[0]
+        count[0] += 1
+        if found is None:
+            return None
+        rng = np.random.default_rng(step)
+        planned = predict(job.cost, batch, moves).timeline
+        busy = [b * rng.lognormal(0, 0.01, (1, b.shape[1])) for b in planned.busy_s]
+        if step in slow_steps:
+            busy[rank[0]][:, rank[1]] *= 2
+        timeline = found.timeline
+        start = tuple(end - b for end, b in zip(timeline.end_s, busy, strict=True))
+        first = min(s.min() for s in start)
+        times = {
+            "start_s": tuple(s - first for s in start),
+            "end_s": tuple(e - first for e in timeline.end_s),
+            "busy_s": tuple(busy),
+        }
+        return found._replace(timeline=replace(timeline, **times))
+
+    monkeypatch.setattr(executor_run, "run_step", measured)
+    return count
