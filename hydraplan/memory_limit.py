@@ -57,15 +57,15 @@ def largest_term(held: IntArray, stage: int) -> str:
     return TERMS[int(held[:, stage].argmax())]
 
 
-def check_fits(held: IntArray, limit_bytes: float, batch: int) -> None:
-    """Refuse a batch whose fullest stage needs more than a device has.
+def check_fits(held: IntArray, limit_bytes: float | None, batch: int) -> None:
+    """Refuse a batch whose fullest stage needs more than a device has, if that is known.
 
     Raises:
         Infeasible: It does; the stage and its largest term are named.
     """
     total = held.sum(axis=0)
     stage = int(total.argmax())
-    if total[stage] <= limit_bytes:
+    if limit_bytes is None or total[stage] <= limit_bytes:
         return
     term = largest_term(held, stage)
     most = held[TERMS.index(term), stage]

@@ -13,6 +13,7 @@ from hydraplan.config import Cluster, Config, Count, ModelShape
 from hydraplan.cost import CostModel
 from hydraplan.costfit import CostFit
 from hydraplan.errors import InputError
+from hydraplan.host import GIB
 from hydraplan.layout import MAX_RANKS
 from hydraplan.route import RouteName
 from hydraplan.stages import check_tensor_parallel
@@ -23,6 +24,9 @@ pipeline that a stage may hold."""
 
 MIN_SPEED, MAX_SPEED = 1e-3, 1e3
 Speed = Annotated[float, Field(ge=MIN_SPEED, le=MAX_SPEED)]
+
+MAX_GIB = 1 << 20
+Gib = Annotated[float, Field(ge=1e-6, le=MAX_GIB)]
 
 MAX_DIGITS = 18
 """Digits of the longest number an option takes; it fits int64."""
@@ -54,8 +58,9 @@ class PlanOptions(Config):
     `microbatch_shape` "tapered" lets microbatches be light at both ends (`placement.taper`).
     `chunks` of every stage, None for as many as the schedule has by itself. `live_microbatches`
     times the cap is what a stage may hold of activations, in tokens; None for no limit.
-    `recompute`: what B makes again, in costs and in what a stage holds. `resumes` names the run
-    that a plan of the remaining rows goes on from.
+    `recompute`: what B makes again, in costs and in what a stage holds. `memory_gib` of a device,
+    which no batch needs more than; None for no limit. `cap_is_derived` from it: the cap is `auto`.
+    `resumes` names the run that a plan of the remaining rows goes on from.
     """
 
     pp: Count
@@ -81,7 +86,14 @@ class PlanOptions(Config):
     chunks: Count | None = None
     live_microbatches: Annotated[Count | None, Field(validate_default=True)] = None
     recompute: Recompute = "none"
+    memory_gib: Gib | None = None
+    cap_is_derived: bool = False
     resumes: Resumed | None = None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Most bytes that a rank may need at once; None for no limit."""
+        return None if self.memory_gib is None else int(self.memory_gib * GIB)
 
     @property
     def first_row(self) -> int:

@@ -18,6 +18,8 @@ CHANGED = {
     "reorder": "window:64",
     "engine": "ring",
     "recompute": "full",
+    "memory_gib": 74.5,
+    "cap_is_derived": True,
     "rank_speed": (1.0, 0.1 + 0.2, 1.0, 1e-3, 1000.0, 1 / 3),
 }
 
@@ -47,6 +49,7 @@ def test_a_footer_without_the_younger_options_reads_with_their_defaults() -> Non
             {"microbatches": 6, "microbatch_multiple": 4},
             "microbatch_multiple: does not divide microbatches 6 (value 4)",
         ),
+        ({"memory_gib": 0.0}, "memory_gib: must be at least 1e-06 (value 0.0)"),
         ({"max_groups": 0}, "max_groups: must be at least 1 (value 0)"),
         ({"engine": "tree"}, "engine: must be 'nested' or 'ring' (value 'tree')"),
         ({"rank_speed": (1.0, 0.5)}, "rank_speed: 2 factors for 8 ranks"),

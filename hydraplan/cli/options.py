@@ -165,6 +165,7 @@ def read_inputs(
     microbatch_shape: Literal["even", "tapered"],
     rank_speed: Path | None,
     recompute: Literal["none", "selective", "full"],
+    memory_gib: float | None = None,
     resume_from: Path | None = None,
 ) -> Inputs:
     """Check the options that typer cannot, and read both input files."""
@@ -198,7 +199,8 @@ def read_inputs(
             ranks=ranks,
             tp=tp,
             max_tokens_per_rank=max_tokens_per_rank,
-            **size,
+            batch_sequences=size["batch_sequences"],
+            batch_tokens=size["batch_tokens"],
             strategy=strategy,
             pipeline=pipeline,
             chunks=chunks,
@@ -218,6 +220,7 @@ def read_inputs(
             microbatch_shape=microbatch_shape,
             rank_speed=None if rank_speed is None else read_speeds(rank_speed, ranks),
             recompute=recompute,
+            memory_gib=memory_gib,
             resumes=resumes,
         )
     except ValidationError as error:

@@ -68,12 +68,9 @@ def plan(
     Example: hydraplan plan lengths.parquet --profile h100.profile.parquet --pp 4 --ranks 32
     --max-tokens-per-rank 8192 --batch-sequences 512 -o run.plan
     """
-    from math import isfinite
-
-    from hydraplan.errors import InputError
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.planfile import PLAN_FILES, write_plan
-    from hydraplan.host import GIB, usable_cores
+    from hydraplan.host import usable_cores
     from hydraplan.memory_limit import check_fits, planned_bytes
     from hydraplan.model import BatchPlan, BatchSummary, IntArray, StageSkew
     from hydraplan.planner.compiled import WAIT, is_cold
@@ -82,8 +79,6 @@ def plan(
     from hydraplan.views import console
     from hydraplan.views.plan_text import interleaving_note, plan_object, print_plan
 
-    if memory_gib is not None and not isfinite(memory_gib):
-        raise InputError(f"--memory-gib {memory_gib} is no amount of memory")
     refuse_existing(output, force, PLAN_FILES)
     inputs = o.read_inputs(
         lengths,
@@ -115,6 +110,7 @@ def plan(
         microbatch_shape=microbatch_shape,
         rank_speed=rank_speed,
         recompute=recompute,
+        memory_gib=memory_gib,
         resume_from=resume_from,
     )
     if ignored := without_taper(inputs.options):
@@ -130,8 +126,7 @@ def plan(
         summaries.append(batch.summary())
         skews.append(stage_skew(header, batch))
         held.append(planned_bytes(header, batch))
-        if memory_gib is not None:
-            check_fits(held[-1], memory_gib * GIB, batch.batch)
+        check_fits(held[-1], header.options.memory_bytes, batch.batch)
         return batch
 
     with (

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hydraplan.cli.app import run
+from hydraplan.files.planfile import open_plan
 from hydraplan.files.profilefile import write_profile
 from tests.planner.cases import profile as analytic
 
@@ -29,6 +30,8 @@ def test_a_plan_says_what_its_stages_need_and_is_refused_where_they_have_less(
     assert not Path(out).exists()
     assert run(["plan", *asked, "--memory-gib", "nan"]) == 2
     assert "--memory-gib nan" in capsys.readouterr().err
+    assert run(["plan", *asked, "--memory-gib", "inf"]) == 2
+    assert "option memory_gib: must be a finite number (value inf)" in capsys.readouterr().err
     assert run(["plan", *asked, "--json"]) == 0
     (batch,) = json.loads(capsys.readouterr().out)["batches"]
     for stage in batch["memory"]:
@@ -36,4 +39,7 @@ def test_a_plan_says_what_its_stages_need_and_is_refused_where_they_have_less(
         assert stage["terms"][stage["largest_term"]] == max(stage["terms"].values())
     most_gib = max(stage["needed_bytes"] for stage in batch["memory"]) / 2**30
     assert run(["plan", *asked, "--force", "--memory-gib", str(most_gib + 0.01)]) == 0
-    assert f"{most_gib:.3f}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{most_gib:.3f}" in said
+    assert f"memory-gib {most_gib + 0.01}" in said
+    assert open_plan(Path(out)).header.options.memory_bytes == int((most_gib + 0.01) * 2**30)
