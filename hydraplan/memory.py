@@ -128,6 +128,11 @@ def layer_work_bytes(model: ModelShape, recompute: Recompute, is_split: bool) ->
     return hidden + forward_bytes(model) - (hidden if a == b else 0), gated
 
 
+def kept_logit_rows(model: ModelShape) -> int:
+    """Most rows of a slot whose logits are made whole and kept."""
+    return max(1, LOSS_CHUNK_ELEMENTS // model.vocab_size)
+
+
 def loss_bytes(cost: CostModel, rows: IntArray) -> LossBytes:
     """Bytes at the end of the route for slots of so many rows, each of the shape of `rows`.
 
@@ -138,7 +143,7 @@ def loss_bytes(cost: CostModel, rows: IntArray) -> LossBytes:
     b, a = DTYPE_BYTES[model.dtype], ACCUMULATOR_BYTES[model.dtype]
     hidden, vocab = model.hidden_size, model.vocab_size
     norm = 2 * a * hidden + b * hidden + a
-    chunk = max(1, LOSS_CHUNK_ELEMENTS // vocab)
+    chunk = kept_logit_rows(model)
     is_whole = rows <= chunk
     few, some = rows / cost.tp, np.minimum(rows, chunk) / cost.tp
     head = (a + b if a != b else a) * hidden * vocab / cost.tp
@@ -158,6 +163,7 @@ def stage_bytes(
     engine: Engine = "hydraplan",
     num_communicators: int = 0,
     groups: FloatArray | None = None,
+    at_most: bool = False,
 ) -> IntArray:
     """Bytes of every term on the fullest rank of each stage at its fullest moment.
 
@@ -165,6 +171,8 @@ def stage_bytes(
         rows: Of every slot, shape (lanes, microbatches).
         groups: What groups take besides (`group_bytes`); None where no sequence has any.
         num_communicators: NCCL communicators of a rank; none on a CPU.
+        at_most: Slots may also hold fewer rows. All terms grow with them but the loss's: few
+            logits are kept where more are not, so those count in full.
 
     Returns:
         Shape (len(TERMS), stages).
@@ -175,7 +183,7 @@ def stage_bytes(
     for stage in range(cost.pp):
         made = ACCUMULATOR_BYTES[cost.model.dtype] * np.array([*map(sum, elements[stage])])
         absent = _absent(schedule[stage], made) * (engine == "hydraplan")
-        in_ops = _in_ops(cost, schedule, stage, rows, groups, absent)
+        in_ops = _in_ops(cost, schedule, stage, rows, groups, absent, at_most)
         largest = max(map(max, elements[stage]))
         moments = np.concatenate([in_ops, _after_ops(cost, largest, states[1, stage])])
         fullest = moments[moments.sum(axis=1).argmax()]
@@ -242,6 +250,7 @@ def _in_ops(
     rows: IntArray,
     groups: FloatArray,
     absent: IntArray,
+    at_most: bool,
 ) -> FloatArray:
     """Terms in the fullest moment of each lane, (lanes, 6).
 
@@ -263,7 +272,11 @@ def _in_ops(
     if cost.recompute != "full":
         kept = kept + layers * op_grouped
     waits = (layers * waiting_bytes(model) / cost.tp + is_first * hidden) * op_rows
-    loss = LossBytes(*(is_last * part for part in loss_bytes(cost, op_rows)))
+    loss = loss_bytes(cost, op_rows)
+    if at_most:
+        few = loss_bytes(cost, np.minimum(op_rows, kept_logit_rows(model)))
+        loss = LossBytes(*map(np.maximum, loss, few))
+    loss = LossBytes(*(is_last * part for part in loss))
     activations = is_forward * kept + is_b * (waits - kept) - is_w * waits - is_bw * kept
     logits = is_forward * loss.kept + is_b * (loss.waits - loss.kept)
     logits = logits - is_w * loss.waits - is_bw * loss.kept

@@ -9,16 +9,9 @@ import numpy as np
 from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible
 from hydraplan.host import GIB
-from hydraplan.layout import expand, legal_degrees
-from hydraplan.memory import (
-    LOSS_CHUNK_ELEMENTS,
-    TERMS,
-    Engine,
-    group_bytes,
-    group_row_bytes,
-    stage_bytes,
-)
-from hydraplan.model import BatchPlan, IntArray, Schedule, Sequences
+from hydraplan.layout import expand
+from hydraplan.memory import TERMS, Engine, group_bytes, stage_bytes
+from hydraplan.model import BatchPlan, IntArray, Sequences
 from hydraplan.planheader import PlanHeader
 from hydraplan.slots import slot_rows
 
@@ -71,63 +64,8 @@ def check_fits(held: IntArray, limit_bytes: float | None, batch: int) -> None:
     most = held[TERMS.index(term), stage]
     raise Infeasible(
         f"batch {batch} needs {total[stage] / GIB:.2f} GiB on stage {stage}, most of it {term}"
-        f" ({most / GIB:.2f} GiB), --memory-gib allows {limit_bytes / GIB:.2f}",
+        f" ({most / GIB:.2f} GiB), a device has {limit_bytes / GIB:.2f}",
         "plan with more stages (--pp) or devices of a rank (--tp)"
         if term in STATES
-        else "lower --max-tokens-per-rank, or plan with --recompute selective or full",
+        else "lower --max-tokens-per-rank (auto: the most that fits), or use --recompute selective|full",
     )
-
-
-def largest_cap(
-    cost: CostModel,
-    schedule: Schedule,
-    limit_bytes: float,
-    on_gpu: bool,
-    engine: Engine = "hydraplan",
-) -> int:
-    """Most tokens of a rank in a microbatch so that full slots fit, whatever their groups.
-
-    Every slot holds the cap, and every row is in the group that takes most. Slots of fewer rows
-    take no more, except that few logits are kept where more are not, so those are tried too.
-
-    Args:
-        schedule: Of so many microbatches that its stages hold as many as they ever do.
-
-    Raises:
-        Infeasible: One token a rank does not fit; the stage and its largest term are named.
-    """
-    shapes = {
-        shape for degree in legal_degrees(cost.ranks).tolist() for shape in cost.shapes(degree)
-    }
-    extra = np.max([group_row_bytes(cost, u, r) for u, r in shapes], axis=0)
-    size = 1 + max(op.microbatch for op in schedule[0])
-    inner = len({u for u, _ in shapes if u > 1})
-    communicators = (1 + (cost.ranks > 1) + 2 * (cost.pp > 1) + inner) if on_gpu else 0
-    kept_logits = max(1, LOSS_CHUNK_ELEMENTS // cost.model.vocab_size)
-
-    def needed(cap: int) -> IntArray:
-        found = []
-        for tokens in {cap, min(cap, kept_logits)}:
-            rows = np.full((1, size), tokens, np.int64)
-            groups = extra[:, None, None] * rows
-            found.append(stage_bytes(cost, schedule, rows, engine, communicators, groups))
-        return max(found, key=lambda held: int(held.sum(axis=0).max()))
-
-    def fits(cap: int) -> bool:
-        return bool(needed(cap).sum(axis=0).max() <= limit_bytes)
-
-    if not fits(1):
-        held = needed(1)
-        stage = int(held.sum(axis=0).argmax())
-        raise Infeasible(
-            f"one token a rank needs {held[:, stage].sum() / GIB:.2f} GiB on stage {stage}, most of"
-            f" it {largest_term(held, stage)}, a device has {limit_bytes / GIB:.2f}",
-            "plan with more stages (--pp) or devices of a rank (--tp)",
-        )
-    least, most = 1, 2
-    while fits(most):
-        least, most = most, 2 * most
-    while most - least > 1:
-        middle = (least + most) // 2
-        least, most = (middle, most) if fits(middle) else (least, middle)
-    return least

@@ -249,7 +249,8 @@ class Comparison:
     """One strategy in one microbatch order; `figures` are means over the batches.
 
     `num_chunks` a stage and `route` are the layout of the model that it ran on. `cap` is the
-    invariant by which the strategy keeps to the cap (`hydraplan.invariants`). `plan_s` one solve
+    invariant by which the strategy keeps to the cap (`hydraplan.invariants`). `needed_bytes` of the
+    batch whose fullest stage needs most (`hydraplan.memory_limit.batch_bytes`). `plan_s` one solve
     and placement, `planning_s` the whole search on that layout, both warm CPU seconds a batch.
     """
 
@@ -260,6 +261,7 @@ class Comparison:
     batches: tuple[BatchSummary, ...]
     figures: dict[str, float]
     cap: str
+    needed_bytes: IntArray
     plan_s: float
     planning_s: float
 

@@ -25,7 +25,7 @@ pipeline that a stage may hold."""
 MIN_SPEED, MAX_SPEED = 1e-3, 1e3
 Speed = Annotated[float, Field(ge=MIN_SPEED, le=MAX_SPEED)]
 
-MAX_GIB = 1 << 20
+MAX_GIB = 1 << 16
 Gib = Annotated[float, Field(ge=1e-6, le=MAX_GIB)]
 
 MAX_DIGITS = 18

@@ -85,7 +85,7 @@ def open_batches(
     overlong[: bounds[0][0]] = False
     if options.on_overlong == "error" and overlong.any():
         row = int(np.where(overlong, length, 0).argmax())
-        raise _overlong(cost, row, int(length[row]), options.max_tokens_per_rank, offered)
+        raise _overlong(cost, row, int(length[row]), options, offered)
     empty = length == 0
     open_rows = ~empty if options.on_overlong == "truncate" else ~(empty | overlong)
     trained = np.add.reduceat(open_rows, [start for start, _ in bounds], dtype=np.int64)
@@ -152,8 +152,9 @@ def _offered(cost: CostModel, options: PlanOptions) -> NDArray[np.bool_]:
 
 
 def _overlong(
-    cost: CostModel, row: int, length: int, cap: int, offered: NDArray[np.bool_]
+    cost: CostModel, row: int, length: int, options: PlanOptions, offered: NDArray[np.bool_]
 ) -> Infeasible:
+    cap = options.max_tokens_per_rank
     available = most_tokens(cost, 1, offered)
     needed = 1 << max(0, (-(-length // cap) - 1).bit_length())
     enough = -(-length // available)
@@ -162,7 +163,9 @@ def _overlong(
     return Infeasible(
         f"sequence {row} of {length} tokens needs degree {needed} under the cap of {cap} tokens"
         f" per rank, {available} is available; the smallest cap that fits is {enough}",
-        f"use --max-tokens-per-rank {enough}, more --ranks, or --on-overlong skip|truncate",
+        "use --recompute selective|full, more --pp or --ranks, or --on-overlong skip|truncate"
+        if options.cap_is_derived
+        else f"use --max-tokens-per-rank {enough}, more --ranks, or --on-overlong skip|truncate",
     )
 
 

@@ -12,8 +12,9 @@ from hydraplan.errors import Infeasible, InputError, MissingDependency
 from hydraplan.files.lengths import Lengths
 from hydraplan.files.profilefile import Profile
 from hydraplan.invariants import CAPS
+from hydraplan.memory_limit import check_fits, planned_bytes
 from hydraplan.metrics import mean_figures
-from hydraplan.model import BatchSummary, Comparison, LeftOut
+from hydraplan.model import BatchSummary, Comparison, IntArray, LeftOut
 from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.planner.batches import Batches
 from hydraplan.planner.forked import in_order
@@ -59,8 +60,12 @@ def compare(
 def _row(header: PlanHeader, options: PlanOptions, batches: Batches, workers: int) -> Comparison:
     strategy = STRATEGIES[options.strategy]
 
-    def work(index: int) -> tuple[BatchSummary, float, float]:
-        """The plan of a batch, and CPU seconds of one placement and of the whole search."""
+    def work(index: int) -> tuple[BatchSummary, IntArray, float, float]:
+        """The plan of a batch, what it needs, and CPU seconds of one placement and of the search.
+
+        Raises:
+            Infeasible: It needs more than a device has.
+        """
         rows = batches[index]
         began_s = time.process_time()
         request = open_request(batches.cost, options, rows)
@@ -68,11 +73,13 @@ def _row(header: PlanHeader, options: PlanOptions, batches: Batches, workers: in
         searched_s = time.process_time()
         strategy.place_once(request, draft)
         placed_s = time.process_time()
-        summary = finish(request, options, index, rows, draft).summary()
-        return summary, placed_s - searched_s, searched_s - began_s
+        plan = finish(request, options, index, rows, draft)
+        held = planned_bytes(header, plan)
+        check_fits(held, options.memory_bytes, index)
+        return plan.summary(), held, placed_s - searched_s, searched_s - began_s
 
     with in_order(work, len(batches), workers) as found:
-        plans, plan_s, planning_s = zip(*found, strict=True)
+        plans, held, plan_s, planning_s = zip(*found, strict=True)
     return Comparison(
         strategy=options.strategy,
         microbatch_order=options.microbatch_order,
@@ -81,6 +88,7 @@ def _row(header: PlanHeader, options: PlanOptions, batches: Batches, workers: in
         batches=plans,
         figures=mean_figures([p.figures for p in plans]),
         cap=next(name for name in strategy.invariants if name in CAPS),
+        needed_bytes=max(held, key=lambda each: int(each.sum(axis=0).max())),
         plan_s=sum(plan_s) / len(plans),
         planning_s=sum(planning_s) / len(plans),
     )

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from hydraplan.config import ModelShape
 from hydraplan.cost import CostModel
 from hydraplan.errors import InputError
 from hydraplan.files.lengths import Lengths
@@ -34,24 +33,11 @@ def on_layouts(
 
     Arguments and errors as `plan.prepare`.
     """
-    if options.pipeline in SCHEDULES and SCHEDULES[options.pipeline].simulated_only:
-        raise InputError(
-            f"schedule {options.pipeline} is simulated only, no plan can ask for it",
-            "see it with hydraplan pipeline, plan with zb-v for one",
-        )
-    for kind, name, known in (
-        ("strategy", options.strategy, STRATEGIES),
-        ("pipeline", options.pipeline, (*OF_PLANS, *PLANNED)),
-        ("microbatch order", options.microbatch_order, (*ALL_ORDERS, "auto")),
-    ):
-        if name not in known:
-            raise InputError(f"unknown {kind} {name!r}", f"known: {', '.join(known)}")
-    model = profile.header.model
-    check_tensor_parallel(model, options.tp, profile.header.fit.devices_per_node)
+    model, layouts = profile.header.model, asked_layouts(profile, options)
     bounds = cut_batches(lengths.length_tokens, options, num_batches)
     sizes = length_digest(lengths.length_tokens)
     found = []
-    for layout in _filled(options, model, layouts_of(options.pipeline, options.chunks)):
+    for layout in layouts:
         header = PlanHeader(
             tool_version=__version__,
             options=options,
@@ -72,10 +58,29 @@ def on_layouts(
     return found
 
 
-def _filled(
-    options: PlanOptions, model: ModelShape, layouts: tuple[Layout, ...]
-) -> tuple[Layout, ...]:
-    """Those that the model has layers for, the first in any case; one stage needs no chunks."""
+def asked_layouts(profile: Profile, options: PlanOptions) -> tuple[Layout, ...]:
+    """Every layout that the schedule of a request can have; the request is checked first.
+
+    Those that the model has layers for, the first in any case; one stage needs no chunks.
+
+    Raises:
+        InputError: A name that nothing has, or a model that cannot be divided so.
+    """
+    if options.pipeline in SCHEDULES and SCHEDULES[options.pipeline].simulated_only:
+        raise InputError(
+            f"schedule {options.pipeline} is simulated only, no plan can ask for it",
+            "see it with hydraplan pipeline, plan with zb-v for one",
+        )
+    for kind, name, known in (
+        ("strategy", options.strategy, STRATEGIES),
+        ("pipeline", options.pipeline, (*OF_PLANS, *PLANNED)),
+        ("microbatch order", options.microbatch_order, (*ALL_ORDERS, "auto")),
+    ):
+        if name not in known:
+            raise InputError(f"unknown {kind} {name!r}", f"known: {', '.join(known)}")
+    model = profile.header.model
+    check_tensor_parallel(model, options.tp, profile.header.fit.devices_per_node)
+    layouts = layouts_of(options.pipeline, options.chunks)
     others = layouts[1:] if options.pp > 1 else ()
     return (*layouts[:1], *(x for x in others if options.pp * x.chunks <= model.num_layers))
 

@@ -35,6 +35,7 @@ def compare(
     microbatch_shape: o.MicrobatchShape = "even",
     rank_speed: o.RankSpeed = None,
     recompute: o.Recompute = "none",
+    memory_gib: o.MemoryGib = None,
     unit: o.Unit = "sequences",
     tokenizer: o.TokenizerFile = None,
     seed: o.Seed = 0,
@@ -90,6 +91,7 @@ def compare(
         microbatch_shape=microbatch_shape,
         rank_speed=rank_speed,
         recompute=recompute,
+        memory_gib=memory_gib,
     )
     if ignored := without_taper(inputs.options, names):
         console.note(f"note: {ignored}")
@@ -112,6 +114,7 @@ def compare(
                     if name not in ("strategy", "microbatch_order")  # each row has its own
                 },
                 "live_limit_tokens": inputs.options.live_limit_tokens,
+                "memory_limit_bytes": inputs.options.memory_bytes,
                 "rows": [row_object(r) for r in rows],
                 "left_out": {r.strategy: r.reason for r in left_out},
             }

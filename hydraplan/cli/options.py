@@ -24,7 +24,8 @@ Pp = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages.")]
 Ranks = Annotated[int, typer.Option("--ranks", min=1, help="Ranks of each stage's pool.")]
 Tp = Annotated[int, typer.Option("--tp", min=1, help="Devices of a rank.")]
 Cap = Annotated[
-    int, typer.Option("--max-tokens-per-rank", min=1, help="Cap on the rows of every slot.")
+    str,
+    typer.Option("--max-tokens-per-rank", help="Cap on the rows of every slot; auto: what fits."),
 ]
 BatchSequences = Annotated[
     int | None, typer.Option("--batch-sequences", min=1, help="Rows of a global batch.")
@@ -106,7 +107,9 @@ Recompute = Annotated[
 MemoryGib = Annotated[
     float | None,
     typer.Option(
-        "--memory-gib", min=0.0, help="Memory of a device; a plan that needs more is refused."
+        "--memory-gib",
+        min=0.0,
+        help="Memory of a device; a plan that needs more is refused.",
     ),
 ]
 RankSpeed = Annotated[
@@ -144,7 +147,7 @@ def read_inputs(
     pp: int,
     ranks: int,
     tp: int,
-    max_tokens_per_rank: int,
+    max_tokens_per_rank: str,
     batch_sequences: int | None,
     batch_tokens: int | None,
     num_batches: str,
@@ -165,7 +168,7 @@ def read_inputs(
     microbatch_shape: Literal["even", "tapered"],
     rank_speed: Path | None,
     recompute: Literal["none", "selective", "full"],
-    memory_gib: float | None = None,
+    memory_gib: float | None,
     resume_from: Path | None = None,
 ) -> Inputs:
     """Check the options that typer cannot, and read both input files."""
@@ -179,6 +182,7 @@ def read_inputs(
     from hydraplan.files.remaining import read_remaining
     from hydraplan.files.speeds import read_speeds
     from hydraplan.planheader import PlanOptions
+    from hydraplan.planner.derived_cap import with_derived_cap
     from hydraplan.planner.placement.strategies import STRATEGIES
     from hydraplan.views import console
 
@@ -191,6 +195,7 @@ def read_inputs(
     rows, costs = read_sources(lengths, unit, tokenizer), read_profile(profile)
     if rows.source:
         console.note(f"note: {rows.name}: {rows.source}")
+    cap = _count(max_tokens_per_rank, "--max-tokens-per-rank", "auto")
     model = costs.header.model
     resumes = None if resume_from is None else read_remaining(resume_from, rows, model)
     try:
@@ -198,7 +203,7 @@ def read_inputs(
             pp=pp,
             ranks=ranks,
             tp=tp,
-            max_tokens_per_rank=max_tokens_per_rank,
+            max_tokens_per_rank=cap or 1,
             batch_sequences=size["batch_sequences"],
             batch_tokens=size["batch_tokens"],
             strategy=strategy,
@@ -226,6 +231,8 @@ def read_inputs(
     except ValidationError as error:
         raise InputError(f"option {validation_text(error)}") from None
     count = _count(num_batches, "--num-batches", "all")
+    if cap is None:
+        options = with_derived_cap(rows, costs, options, count)
     return Inputs(rows, costs, options, count)
 
 

@@ -77,6 +77,7 @@ def plan(
     from hydraplan.planner.plan import plan_many, without_taper
     from hydraplan.planner.stage_skew import stage_skew
     from hydraplan.views import console
+    from hydraplan.views.bytes_text import beyond_note
     from hydraplan.views.plan_text import interleaving_note, plan_object, print_plan
 
     refuse_existing(output, force, PLAN_FILES)
@@ -138,6 +139,7 @@ def plan(
         console.emit_json(plan_object(output, header, summaries, skews, held))
     else:
         print_plan(header, summaries, skews, held)
-    if odd := interleaving_note(header, summaries):
-        console.note(odd)
+    for note in (interleaving_note(header, summaries), beyond_note(header, held)):
+        if note:
+            console.note(note)
     console.note(f"wrote {output}")

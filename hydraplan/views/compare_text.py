@@ -9,6 +9,7 @@ from hydraplan.invariants import CAPS
 from hydraplan.model import Comparison
 from hydraplan.planheader import PlanOptions
 from hydraplan.views import console
+from hydraplan.views.bytes_text import bytes_object, derived_text, print_needed
 from hydraplan.views.memory_text import limit_text
 from hydraplan.views.options_text import changed_options
 from hydraplan.views.plan_text import batch_object, winner_text
@@ -31,6 +32,7 @@ def row_object(row: Comparison) -> dict[str, object]:
         "exact_status": [b.search.exact_status for b in row.batches],
         "bound_gap": [b.search.bound_gap for b in row.batches],
         **row.figures,
+        **bytes_object(row.needed_bytes),
         "plan_s": row.plan_s,
         "planning_s": row.planning_s,
     }
@@ -47,6 +49,7 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
         f"tp {options.tp} x pp {options.pp} x ranks {options.ranks}, schedule {options.pipeline},"
         f" {many(count, 'batch')},\n"
         f"at most {options.max_tokens_per_rank:,} tokens a rank and microbatch"
+        f"{derived_text(options)}"
     )
     if allowed := limit_text(options):
         console.emit(allowed)
@@ -111,6 +114,11 @@ def print_rows(options: PlanOptions, profile: ProfileHeader, rows: Sequence[Comp
             for row in rows
         ],
         title="planning, warm CPU ms a batch; window of the first batch",
+    )
+    console.emit()
+    print_needed(
+        [(row.strategy, row.microbatch_order, row.needed_bytes) for row in rows],
+        options.memory_bytes,
     )
     for text in advice_lines(rows[0].batches, "hydraplan compare --json"):
         console.emit(text)

@@ -6,7 +6,7 @@ stands there only where it differs from its default, so that two plans that diff
 
 from hydraplan.planheader import PlanOptions
 
-IN_HEADER = ("pp", "ranks", "tp", "max_tokens_per_rank", "strategy", "pipeline")
+IN_HEADER = ("pp", "ranks", "tp", "max_tokens_per_rank", "strategy", "pipeline", "cap_is_derived")
 """Options that every header names."""
 
 IN_TABLE = ("batch_sequences", "batch_tokens", "microbatch_order")
@@ -32,7 +32,7 @@ def changed_options(options: PlanOptions) -> str:
 def _word(value: object) -> str:
     """A value as its option spells it; the speeds of all lanes by their range."""
     if not isinstance(value, tuple):
-        return str(value)
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
     slow = sum(speed < 1 for speed in value)
     return f"{min(value):g}..{max(value):g} ({slow} of {len(value)} lanes below 1)"
 

@@ -11,7 +11,7 @@ from hydraplan.metrics import FIGURES, mean_figures
 from hydraplan.model import CHOOSING, ON_RANKS, BatchPlan, BatchSummary, IntArray, Search, StageSkew
 from hydraplan.planheader import PlanHeader
 from hydraplan.views import console
-from hydraplan.views.bytes_text import bytes_object, print_bytes
+from hydraplan.views.bytes_text import bytes_object, derived_text, print_bytes
 from hydraplan.views.memory_text import limit_text
 from hydraplan.views.options_text import changed_options, options_object
 from hydraplan.views.stages_text import print_stages, stages_object
@@ -41,6 +41,7 @@ def plan_object(
         "plan": path,
         "options": options_object(header.options),
         "live_limit_tokens": header.options.live_limit_tokens,
+        "memory_limit_bytes": header.options.memory_bytes,
         "layers": header.layers,
         "route": header.route,
         "batches": [
@@ -95,7 +96,7 @@ def print_plan(
         f"tp {options.tp} x pp {options.pp} x ranks {options.ranks}"
         f" = {options.tp * options.pp * options.ranks:,} devices,"
         f" strategy {options.strategy}, schedule {options.pipeline},\n"
-        f"{_layout_text(header)}{cap_text(header)}"
+        f"{_layout_text(header)}{cap_text(header)}{derived_text(options)}"
     )
     if changed := changed_options(options):
         console.emit(changed)
@@ -145,7 +146,7 @@ def print_plan(
         console.emit(f"all batches, sequences by degree: {_pairs(degrees)}")
     console.emit()
     print_stages(header, batches, skews)
-    print_bytes(held)
+    print_bytes(held, options.memory_bytes)
     figures = mean_figures([b.figures for b in batches])
     console.print_table(
         ["figure", "value"],

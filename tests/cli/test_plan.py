@@ -301,7 +301,7 @@ def write(path: Path, content: str | bytes) -> str:
         ("5\n", ["--profile", "nowhere.parquet"], 2, "profile nowhere.parquet does not exist"),
         ("5\n", ["--unit", "documents"], 2, "documents"),
         ("5\n", ["--ranks", "65537"], 2, "option ranks: must be at most 65536 (value 65537)"),
-        ("5\n", ["--max-tokens-per-rank", str(2**63)], 2, "max_tokens_per_rank"),
+        ("5\n", ["--max-tokens-per-rank", str(2**63)], 2, "--max-tokens-per-rank"),
         ("5\n", ["--batch-sequences", str(10**30)], 2, "batch_sequences"),
         ("5\n", ["--seed", str(2**63)], 2, "seed"),
         ("5\n", ["--pp", str(10**30)], 2, "pp"),

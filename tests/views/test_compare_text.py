@@ -9,7 +9,7 @@ from hydraplan.metrics import FIGURES
 from hydraplan.model import Comparison
 from hydraplan.views.compare_text import print_rows, row_object
 from tests.plans import tiny_model
-from tests.views.test_plan_text import EMPTY, batch, header
+from tests.views.test_plan_text import EMPTY, HELD, batch, header
 
 
 def row(strategy: str, order: str, iteration_s: float, cap: str = "cap") -> Comparison:
@@ -17,7 +17,7 @@ def row(strategy: str, order: str, iteration_s: float, cap: str = "cap") -> Comp
         "iteration_s": iteration_s, "slot_imbalance": 1.02, "max_tokens_per_rank": 150_000.0,
     }  # fmt: skip
     found = batch(search=EMPTY, strategy=strategy, winner="memory", figures=figures)
-    return Comparison(strategy, order, 1, "loop", (found,), figures, cap, 0.0015, 0.25)
+    return Comparison(strategy, order, 1, "loop", (found,), figures, cap, HELD, 0.0015, 0.25)
 
 
 def test_a_comparison_reads_so(
@@ -57,6 +57,14 @@ strategy     order        won by   window of M   one plan   search
 hydra        auto         memory   9 > 6              1.5      250
 mcore-main   as-built     -        9 > 6              1.5      250
 memory-ffd   long-first   -        9 > 6              1.5      250
+
+memory: what the fullest rank of the fullest stage needs, predicted
+strategy     order        stage   GiB     largest term   of it GiB
+{"-" * 66}
+hydra        auto             0   9.000   weights        1.000
+mcore-main   as-built         0   9.000   weights        1.000
+memory-ffd   long-first       0   9.000   weights        1.000
+with 256 MiB a communicator, which is assumed
 batch 0: the cap asks for at least 9 microbatches, the longest sequence allows
 at most 6; what would open the window: a cap of 12288 tokens (+50%, by
 recomputing or offloading activations)

@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hydraplan.config import load_cluster
 from hydraplan.memory import TERMS
 from hydraplan.metrics import FIGURES
 from hydraplan.model import BatchSummary, Search, StageSkew
+from hydraplan.views.bytes_text import beyond_note
 from hydraplan.views.plan_text import batch_object, interleaving_note, print_plan
 from hydraplan.views.window_text import batches_text
 from tests.plans import plan_header, tiny_model
@@ -265,3 +267,24 @@ def test_an_interleaved_plan_that_megatron_core_refuses_is_noted_with_the_option
     )
     assert interleaving_note(header(pipeline="interleaved"), batches[:1]) == ""
     assert interleaving_note(header(), batches) == ""
+
+
+def test_a_derived_cap_says_from_which_memory_and_stages_what_they_fill_of_it(printed):
+    text = printed(batch(), memory_gib=12.0, cap_is_derived=True)
+    assert "rank and microbatch\n(auto: the most that fits 12.00 GiB a device)\n" in text
+    assert "stage   GiB     of 12.00   largest term   of it GiB" in text
+    assert "    1   9.000      75.0%   weights        1.000" in text
+    assert "cap-is-derived" not in text
+    assert "auto:" not in printed(batch(), memory_gib=12.0)
+
+
+def test_a_plan_that_its_cluster_cannot_hold_is_noted_unless_a_limit_was_given():
+    small = load_cluster("h100-sxm").model_copy(update={"memory_bytes": 8 << 30})
+    plain = header().model_copy(update={"cluster": small})
+    said = beyond_note(plain, [HELD // 2, HELD])
+    assert "stage 0 needs 9.00 GiB, most of it weights, a device of h100-sxm has 8.00" in said
+    assert beyond_note(plain, [HELD // 2]) == beyond_note(header(), [HELD]) == ""
+    assert (
+        beyond_note(plain.model_copy(update={"options": header(memory_gib=9.0).options}), [HELD])
+        == ""
+    )
