@@ -67,5 +67,5 @@ def check_fits(held: IntArray, limit_bytes: float | None, batch: int) -> None:
         f" ({most / GIB:.2f} GiB), a device has {limit_bytes / GIB:.2f}",
         "plan with more stages (--pp) or devices of a rank (--tp)"
         if term in STATES
-        else "lower --max-tokens-per-rank (auto: the most that fits), or use --recompute selective|full",
+        else "use --max-tokens-per-rank auto or a lower one, or --recompute selective|full",
     )

@@ -30,7 +30,7 @@ def held_of(**most: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("most", "hint"),
     [
-        ({"weights": 1.0, "activations": 2.0}, "lower --max-tokens-per-rank"),
+        ({"weights": 1.0, "activations": 2.0}, "--max-tokens-per-rank auto or a lower one"),
         ({"optimizer": 2.0, "logits": 1.0}, "more stages"),
     ],
 )
