@@ -37,6 +37,11 @@ class Places(NamedTuple):
         """Microbatches; the last of them holds a sequence, as all do."""
         return 1 + max(self.microbatch, default=-1)
 
+    def on_lane(self, lane: int) -> int:
+        """Sequences that a lane holds, whole or in part."""
+        blocks = zip(self.first_rank, self.ulysses_size, self.ring_size, strict=True)
+        return sum(first <= lane < first + u * r for first, u, r in blocks)
+
     def to_json(self) -> dict[str, list[int]]:
         """Plain lists, a field each."""
         return {name: list(values) for name, values in self._asdict().items()}

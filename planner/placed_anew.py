@@ -9,9 +9,14 @@ A lane runs its sequences on every stage, so its speed is one number. There are 
 sense, and both are tried: that of its slowest rank, right where this rank's stage holds all others
 up, and that of the lane's costliest stage, which a slow rank of a light stage hardly changes.
 
+A lane below half speed is also left out where that is legal (`placement.spared`): all members of a
+group wait for its slowest, so one lane at a twentieth makes nearly all others idle. Where the cap
+leaves no room without it, microbatches become more. It stays in the pool and runs empty slots.
+
 Source: HyDra plans for lanes of known speed; doing so while a run goes on is ours.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,7 +27,9 @@ from hydraplan.model import BatchPlan, FloatArray, IntArray, Sequences
 from hydraplan.places import Places, places_of
 from hydraplan.planheader import MAX_SPEED, MIN_SPEED, PlanOptions, reorder_within
 from hydraplan.planner.open_request import open_request
+from hydraplan.planner.placement.draft import Request
 from hydraplan.planner.placement.search import first_points, point_again
+from hydraplan.planner.placement.spared import open_levels, with_something
 from hydraplan.planner.placement.trial import drafted, finalist_of, time_s, trial_of
 from hydraplan.slots import SlotTimes, slot_times
 
@@ -31,6 +38,13 @@ POINTS, FINALISTS = 3, 2
 
 MORE = 1.3
 """Times as many microbatches as the plan has, tried besides as many."""
+
+SPARED = 0.5
+"""Speed over that of the fastest lane, below which lanes are spared too: what is split over one of
+them is done sooner on half as many lanes without it."""
+
+PACKED = 1.1
+"""Microbatches without the spared lanes, over what their tokens need at least."""
 
 DIGITS = 3
 """Of a speed, so that factors that differ by less than noise ask for the same."""
@@ -50,12 +64,13 @@ def placed_anew(
     slots = slot_times(cost, batch.sequences.placed(), batch.num_microbatches)
     found = [places_of(batch.sequences)]
     for speed in speeds(slots.op_s.sum(axis=(0, 2, 4)), factor):
-        for count in sorted({batch.num_microbatches, round(MORE * batch.num_microbatches)}):
-            placed = _placed(cost, options, batch, tuple((speed / cost.slow).tolist()), count)
+        for request in _requests(cost, options, batch, speed / cost.slow):
+            placed = _placed(request, batch)
             if placed is None:
                 continue
-            if count == batch.num_microbatches:
-                placed = _numbered_as(slots, slot_times(cost, placed, count), placed)
+            if request.microbatches == batch.num_microbatches:
+                new = slot_times(cost, placed, batch.num_microbatches)
+                placed = _numbered_as(slots, new, placed)
             if (places := places_of(placed)) not in found:
                 found.append(places)
     return found[1:]
@@ -77,17 +92,33 @@ def speeds(load_s: FloatArray, factor: FloatArray) -> Iterator[FloatArray]:
             yield speed
 
 
-def _placed(
-    cost: CostModel, options: PlanOptions, batch: BatchPlan, speed: tuple[float, ...], count: int
-) -> Sequences | None:
-    """The placement in so many microbatches that is fastest on lanes of these speeds."""
-    slowed = replace(cost, rank_speed=speed)
-    request = open_request(
-        slowed, options.model_copy(update={"rank_speed": speed}), batch.sequences
-    )
-    if request.allowed([count]) != [count]:
-        return None
-    request = replace(request, microbatches=count)
+def _requests(
+    cost: CostModel, options: PlanOptions, batch: BatchPlan, speed: FloatArray
+) -> Iterator[Request]:
+    """What is asked for on lanes of these speeds: all of them, and without those too slow."""
+    known = tuple(speed.tolist())
+    slowed = replace(cost, rank_speed=known)
+    asked = options.model_copy(update={"rank_speed": known})
+    request = open_request(slowed, asked, batch.sequences)
+    planned = batch.num_microbatches
+    for count in sorted({planned, round(MORE * planned)}):
+        if request.allowed([count]) == [count]:
+            yield replace(request, microbatches=count)
+    spared = tuple(np.flatnonzero(speed < SPARED * speed.max()).tolist())
+    if spared:
+        tokens, free = int(request.sequences.length_tokens.sum()), len(speed) - len(spared)
+        needed = math.ceil(PACKED * tokens / (free * request.cap_tokens))
+        without = replace(
+            request, spared=spared, table=open_levels(request.table, cost.ranks, spared)
+        )
+        for count in request.allowed({max(planned, needed), max(round(MORE * planned), needed)}):
+            yield replace(without, microbatches=count)
+
+
+def _placed(request: Request, batch: BatchPlan) -> Sequences | None:
+    """The fastest placement of those that are tried."""
+    count = request.microbatches
+    assert count is not None
     points = first_points(request)[:POINTS]
     if batch.winner == "load-driven":
         points.insert(0, point_again(request, batch.search, count))
@@ -96,7 +127,10 @@ def _placed(
     runs = [finalist_of(request, each) for each in likely]
     if not runs:
         return None
-    return drafted(request, min(runs, key=time_s)).sequences
+    placed = drafted(request, min(runs, key=time_s)).sequences
+    if not request.spared:
+        return placed
+    return with_something(request.cost, placed, count, request.spared)
 
 
 def _numbered_as(planned: SlotTimes, new: SlotTimes, placed: Sequences) -> Sequences:

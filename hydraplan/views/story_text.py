@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from hydraplan.errors import many
 from hydraplan.files.decisionsfile import Decided
 from hydraplan.files.runfile import Run
+from hydraplan.places import Places
 from hydraplan.planheader import PlanOptions
 from hydraplan.views import console
 
@@ -157,8 +158,9 @@ def _done(rows: Sequence[Decided]) -> str:
             "no change would gain enough" if rows[0].slow else "all is as planned"
         )
     parts = []
-    if placed := sum(row.change.places is not None for row in rows):
-        parts.append(f"sequences of {many(placed, 'batch')} placed anew")
+    if placed := [row.change.places for row in rows if row.change.places is not None]:
+        slow = {rank.lane for rank in rows[0].slow if rank.factor > 1}
+        parts.append(f"sequences of {many(len(placed), 'batch')} placed anew{_held(placed, slow)}")
     if orders := sum(row.change.schedule is not None for row in rows):
         parts.append(f"op order of {many(orders, 'batch')} changed")
     for form, text in FORMS.items():
@@ -170,6 +172,16 @@ def _done(rows: Sequence[Decided]) -> str:
                 givers, takers = ({getattr(m, end) for m in moves} for end in ("giver", "taker"))
                 parts[-1] += f" by {_lanes(givers)} to {_lanes(takers)}"
     return ", ".join(parts)
+
+
+def _held(placed: Sequence[Places], slow: set[int]) -> str:
+    """How many of the sequences are on each slow lane, if these are few."""
+    if not 0 < len(slow) <= NAMED_LANES:
+        return ""
+    total = sum(places.total for places in placed)
+    found = {lane: sum(places.on_lane(lane) for places in placed) for lane in sorted(slow)}
+    told = [f"{f'{n} of {total}' if n else 'none'} on lane {lane}" for lane, n in found.items()]
+    return f" ({', '.join(told)})"
 
 
 def _lanes(numbers: set[int]) -> str:

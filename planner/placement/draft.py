@@ -32,7 +32,8 @@ class Request:
     sequence_id of the first row of the batch, placed or not. `tapered` allows microbatches that
     are light at both ends. `schedule(stages, microbatches)`
     gives the op order; filling and draining the pipeline costs `fill_slots` slots, those of 1F1B
-    P - 1. `profile` is how a load is spread over ops (`fast_run.profile_of`).
+    P - 1. `profile` is how a load is spread over ops (`fast_run.profile_of`). `spared` lanes get
+    nothing where another place is legal; `table` leaves out what is not.
     """
 
     cost: CostModel
@@ -50,6 +51,7 @@ class Request:
     schedule: Callable[[int, int], Schedule]
     profile: FloatArray
     fill_slots: float
+    spared: tuple[int, ...] = ()
 
     def sized(self, level: IntArray) -> Sized:
         """Exact costs of every sequence at its level, or at the next one that holds it.

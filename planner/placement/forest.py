@@ -9,6 +9,7 @@ stale, so loads may fall as well, which repair needs.
 Source: our own derivation.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from hydraplan.model import IntArray
 from hydraplan.planner.compiled import compiled
 from hydraplan.planner.placement.block_tree import Tree, add_to_block, new_tree, num_blocks
+from hydraplan.planner.placement.spared import is_closed, spared_blocks
 
 Floats = NDArray[np.float64]
 
@@ -50,6 +52,7 @@ def new_forest(
     num_microbatches: int,
     slow: Floats | None = None,
     head_start_s: Floats | None = None,
+    spared: Sequence[int] = (),
 ) -> Forest:
     """Empty slots.
 
@@ -57,6 +60,7 @@ def new_forest(
         slow: Slowness of every lane, shape (num_ranks,); None for 1.
         head_start_s: What every slot of a microbatch seems to hold before anything is placed,
             seconds, shape (num_microbatches,); None for 0. It ends up with so much less.
+        spared: Lanes whose blocks are barred at levels that have others.
     """
     added, highest = new_tree(num_microbatches, num_ranks)
     if head_start_s is not None:
@@ -80,10 +84,12 @@ def new_forest(
             slowest[node] = max(slowest[2 * node], slowest[2 * node + 1])
     trees = added, highest, barred, start, best, leads, rows_added, rows_highest
     forest = Forest(num_ranks, slowest, *trees)
-    if num_ranks < width or head_start_s is not None:
+    if num_ranks < width or head_start_s is not None or spared:
         for level in range(levels):
             first = (width >> level) + num_blocks(num_ranks, level)
             barred[:, first : (width >> level) * 2] = np.inf
+            if not is_closed(num_ranks, level, spared):
+                barred[:, (width >> level) + spared_blocks(num_ranks, level, spared)] = np.inf
         _build(forest)
     return forest
 

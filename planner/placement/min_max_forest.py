@@ -7,6 +7,8 @@ blocks with a slow lane are compared with the next ones by when they would be do
 Source: the policy is HyDra's; the forest is ours.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hydraplan.model import FloatArray, IntArray
@@ -33,6 +35,7 @@ def place_forest(
     num_microbatches: int,
     cap_tokens: int,
     slow: FloatArray | None = None,
+    spared: Sequence[int] = (),
 ) -> tuple[Forest, IntArray, IntArray] | None:
     """Place sequences; at most `cap_tokens` rows in every slot.
 
@@ -41,13 +44,14 @@ def place_forest(
         rows: Rows of its fullest member.
         level: Level of its degree.
         slow: Slowness of every lane, shape (num_ranks,); None where all are nominal.
+        spared: Lanes that get nothing where another place is legal (`spared`).
 
     Returns:
         The forest as filled, microbatch and node of each sequence; None where the cap got in
         the way.
     """
     order = np.lexsort((-level, -load_s))
-    forest = new_forest(num_ranks, num_microbatches, slow)
+    forest = new_forest(num_ranks, num_microbatches, slow, spared=spared)
     microbatch, node = np.full(len(level), -1), np.full(len(level), -1)
     complete, _ = place(forest, order, load_s, rows, level, cap_tokens, microbatch, node)
     return (forest, microbatch, node) if complete else None

@@ -6,7 +6,7 @@ otherwise, which now and then finds room where both have failed. What the cap st
 is no placement; a smaller theta or more microbatches help.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -53,11 +53,13 @@ def place(
     num_microbatches: int,
     cap_tokens: int,
     slow: FloatArray | None,
+    spared: Sequence[int] = (),
 ) -> Placement | None:
     """Place sequences of known degrees; repair may change a degree. None where the cap forbids.
 
     `slow` is the slowness of every lane, None where all are nominal; lanes of different speed are
-    not swapped.
+    not swapped. `spared` lanes, slow ones, get nothing where another place is legal; only the
+    forest looks for that.
     """
     level, load_s, rows = found.level.copy(), found.load_s.copy(), found.rows.copy()
     asked = load_s, rows, level, num_ranks, num_microbatches, cap_tokens
@@ -69,6 +71,8 @@ def place(
     if filled > CROWDED:
         ways.reverse()
     ways.append(partial(_as_forest, place_lazy_heaps))
+    if spared:
+        ways = [partial(place_forest, spared=spared)]
     placed = next(filter(None, (way(*asked, slow) for way in ways)), None)
     if placed is None:
         return None
@@ -85,13 +89,14 @@ def place_filling(
     slow: FloatArray | None,
     limit_s: float,
     shape: FloatArray | None = None,
+    spared: Sequence[int] = (),
 ) -> Placement | None:
     """Place sequences and choose their degrees meanwhile (`fill`); other arguments as `place`."""
     options = Options(table.bucket, falling_load_s(table), length_tokens, table.degrees, cap_tokens)
     floor = table.floor[table.bucket]
     work_s = (table.load_s * table.degrees)[table.bucket, floor]
     head_start_s = None if shape is None else (1 - shape) * limit_s
-    forest = new_forest(num_ranks, num_microbatches, slow, head_start_s)
+    forest = new_forest(num_ranks, num_microbatches, slow, head_start_s, spared)
     level, microbatch, node, rows = (np.zeros_like(floor) for _ in range(4))
     load_s = np.zeros(len(floor))
     order = np.argsort(-work_s, kind="stable")

@@ -75,16 +75,16 @@ def placed_at(request: Request, point: Point) -> Placement | None:
         return placed_at_degrees(request, found, point.num_microbatches)
     length, ranks, cap = request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
     limit_s = point.limit_s * request.cost.mean_slow
-    return place_filling(
-        table, length, ranks, point.num_microbatches, cap, request.slow, limit_s, point.shape
-    )
+    lanes = request.slow, limit_s, point.shape, request.spared
+    return place_filling(table, length, ranks, point.num_microbatches, cap, *lanes)
 
 
 def placed_at_degrees(request: Request, found: Sized, num_microbatches: int) -> Placement | None:
     """Place sequences of known degrees as the request allows; None if they do not fit."""
     length, ranks, cap = request.sequences.length_tokens, request.cost.ranks, request.cap_tokens
     if request.reorder == "batch":
-        return place(found, request.table, length, ranks, num_microbatches, cap, request.slow)
+        lanes = request.slow, request.spared
+        return place(found, request.table, length, ranks, num_microbatches, cap, *lanes)
     kept = place_in_order(request, found, num_microbatches)
     if request.microbatches is not None or kept is None:
         return kept

@@ -9,13 +9,17 @@ from hydraplan.errors import InputError
 from hydraplan.executor.change import checked
 from hydraplan.executor.correction import Corrections, Replay, Worked, decide_by, in_parts
 from hydraplan.executor.predicted import loads_of
-from hydraplan.files.decisionsfile import Change, in_force
-from hydraplan.files.planfile import open_plan, read_batch
+from hydraplan.files.decisionsfile import Change, in_force, with_change
+from hydraplan.files.lengths import Lengths
+from hydraplan.files.planfile import open_plan, read_batch, write_plan
 from hydraplan.metrics import planned_live_peaks
 from hydraplan.migration import HeadMove, Moves, RowMove
 from hydraplan.model import Op
 from hydraplan.planner.pipeline.schedules import SCHEDULES
+from hydraplan.planner.plan import plan as make_plan
+from hydraplan.slots import slot_rows
 from tests.builders import Place
+from tests.planner.cases import long_tailed, options, profile
 from tests.plans import tiny_model, write_test_plan
 
 RANK = (1, 2)
@@ -84,6 +88,24 @@ def test_a_straggler_of_steps_5_to_14_is_corrected_at_6_and_undone_by_17(plan):
     assert "takes as long as planned again, since step 15" in last.reason
     assert taken[18:] == taken[:2]
     assert taken[7] < taken[5]
+
+
+def test_a_preempted_lane_is_left_out_as_long_as_it_is_and_no_longer(tmp_path):
+    values = long_tailed(192, 1, longest=4096 * 2)
+    asked = options(batch_sequences=96, ranks=4)
+    header, batches = make_plan(Lengths("t", "sequences", values), profile(), asked, None)
+    write_plan(tmp_path / "x.plan", header, batches)
+    plan, cost = open_plan(tmp_path / "x.plan"), header.cost_model()
+    rows, taken = walked(plan, 20, lambda step: 20.0 if 5 <= step < 15 else 1.0)
+    assert [row.step for row in rows] == [6, 7, 16]
+    for row in rows[:2]:
+        batch = with_change(read_batch(plan, row.batch), row.change)
+        held = slot_rows(batch.sequences.placed(), cost.ranks, batch.num_microbatches)
+        assert held.any(axis=1).tolist() == [True, True, False, True]
+    assert np.max(np.divide(taken[6:14], taken[:2] * 4)) < 1.65  # 4 / 3 if nothing were split
+    assert taken[5] > 14 * taken[1]
+    assert (rows[2].kind, rows[2].slow) == ("undo", ())
+    assert taken[16:] == taken[:4]
 
 
 def test_what_a_decision_gained_is_what_the_steps_would_have_taken_less_what_they_took(plan):

@@ -35,14 +35,16 @@ def plan(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def taken(monkeypatch):
-    """Have every rank take what is predicted, lane 1 twice as long from step 2 to 7, +-1%."""
-    return make_up_times(monkeypatch, (0, SLOW), range(2, 8))
+@pytest.fixture(params=[2, 20])
+def taken(request, monkeypatch):
+    """Have every rank take what is predicted, lane 1 longer from step 2 to 7, +-1%."""
+    return make_up_times(monkeypatch, (0, SLOW), range(2, 8), request.param)
 
 
 @pytest.mark.timeout(400)
-def test_batches_placed_anew_train_the_same_rows_and_are_repeated_and_undone(plan, tmp_path, taken):
+def test_batches_placed_anew_train_the_same_rows_and_are_repeated_and_undone(
+    plan, tmp_path, taken, request
+):
     asked = {"steps": 12, "correction": "portfolio", "dtype": "float32"}
     run = train(plan, output=tmp_path / "x.run", **asked)
     first, second, *_, last = run.decisions
@@ -58,6 +60,9 @@ def test_batches_placed_anew_train_the_same_rows_and_are_repeated_and_undone(pla
     assert np.array_equal(run.traffic.measured, run.traffic.predicted)
     held = [read_step_ops(run, step).predicted.busy_s[0].sum(axis=0) for step in (1, 3)]
     assert held[1][SLOW] < 0.9 * held[0][SLOW]
+    is_left_out = request.node.callspec.params["taken"] == 20
+    for row in (first, second):
+        assert (row.change.places.on_lane(SLOW) == 0) == is_left_out
 
     taken[0] = 100  # nobody is slow any more
     plain = train(plan, steps=12, dtype="float32")

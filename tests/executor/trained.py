@@ -33,8 +33,8 @@ def losses(run):
     return [row["loss"] for row in run.steps]
 
 
-def make_up_times(monkeypatch, rank, slow_steps):
-    """Have ranks take what is predicted, +-1%, and `rank` (stage, lane) twice that in some steps.
+def make_up_times(monkeypatch, rank, slow_steps, factor=2):
+    """Have ranks take what is predicted, +-1%, and `rank` (stage, lane) longer in some steps.
 
     Returns the number of steps so far, in a list: what is put there counts on.
     """
@@ -50,7 +50,7 @@ def make_up_times(monkeypatch, rank, slow_steps):
         planned = predict(job.cost, batch, moves).timeline
         busy = [b * rng.lognormal(0, 0.01, (1, b.shape[1])) for b in planned.busy_s]
         if step in slow_steps:
-            busy[rank[0]][:, rank[1]] *= 2
+            busy[rank[0]][:, rank[1]] *= factor
         timeline = found.timeline
         start = tuple(end - b for end, b in zip(timeline.end_s, busy, strict=True))
         first = min(s.min() for s in start)

@@ -12,20 +12,23 @@ from hydraplan.executor.change import checked
 from hydraplan.executor.correction import decide_by
 from hydraplan.files.decisionsfile import Change
 from hydraplan.files.lengths import Lengths
-from hydraplan.metrics import planned_live_peaks
+from hydraplan.metrics import planned_live_peaks, shares
 from hydraplan.places import with_places
 from hydraplan.planner.pipeline.schedules import SCHEDULES
-from hydraplan.planner.placed_anew import MORE, placed_anew, speeds
+from hydraplan.planner.pipeline.simulator import simulate
+from hydraplan.planner.placed_anew import MORE, SPARED, placed_anew, speeds
 from hydraplan.planner.plan import plan
 from hydraplan.planner.policy.decide import SPARE
-from hydraplan.slots import slot_times
+from hydraplan.slots import slot_rows, slot_times
 from tests.planner.cases import long_tailed, options, profile
 
+ALL = ("portfolio", True)
 
-def planned(count=96, seed=1, **changes):
-    """A batch of long-tailed lengths, its header and options."""
+
+def planned(count=96, seed=1, widest=None, **changes):
+    """A batch of long-tailed lengths, its header and options; the longest fit on `widest` ranks."""
     ranks = changes.get("ranks", 8)
-    values = long_tailed(count, seed, longest=4096 * ranks)
+    values = long_tailed(count, seed, longest=4096 * (widest or ranks))
     asked = options(batch_sequences=count, **{"ranks": ranks, "pp": 2, **changes})
     header, batches = plan(Lengths("t", "sequences", values), profile(), asked, 1)
     return header, next(iter(batches))
@@ -44,7 +47,7 @@ def anew(header, batch, factor):
 @settings(deadline=None, max_examples=8)
 @given(
     seed=st.integers(0, 99), count=st.integers(8, 32), ranks=st.sampled_from([2, 3, 8]),
-    lane=st.integers(0, 7), factor=st.floats(1.1, 3), changes=st.sampled_from(
+    lane=st.integers(0, 7), factor=st.floats(1.1, 30), changes=st.sampled_from(
         [{}, {"min_degree": 2}, {"microbatch_multiple": 4}, {"pipeline": "zb-h1"},
          {"engine": "ring"}, {"max_groups": 2}, {"microbatch_shape": "tapered"}]),
 )  # fmt: skip
@@ -55,7 +58,8 @@ def test_new_places_keep_every_promise_of_the_plan(seed, count, ranks, lane, fac
         return
     for places in anew(header, batch, slow(header, lane=lane % ranks, factor=factor)):
         count, order = places.num_microbatches, None
-        assert count in (batch.num_microbatches, round(MORE * batch.num_microbatches))
+        fewest = (batch.num_microbatches, round(MORE * batch.num_microbatches))
+        assert count in fewest or (count > batch.num_microbatches and factor > 1 / SPARED)
         if count != batch.num_microbatches:  # then it comes with an order of its own
             order = SCHEDULES[header.options.pipeline].make(2, count, 1)
         found = checked(header, batch, Change(order, places=places), "a decision").batch
@@ -73,6 +77,52 @@ def test_a_slow_lane_gets_less_and_the_heaviest_microbatches_stay_where_they_wer
     assert after.sum() == pytest.approx(before.sum(), rel=0.1)
     ranks = [np.argsort(np.argsort(-load.max(axis=0), kind="stable")) for load in (before, after)]
     assert ranks[0].tolist() == ranks[1].tolist()
+
+
+def rows_on(header, batch, places, lane):
+    """Sequences on a lane, and their rows over those of a lane of the mean."""
+    placed = with_places(batch.sequences, places).placed()
+    count = ((placed.first_rank <= lane) & (placed.first_rank + placed.degree > lane)).sum()
+    rows = slot_rows(placed, header.options.ranks, places.num_microbatches).sum(axis=1)
+    return int(count), float(rows[lane] / rows.mean())
+
+
+def test_a_lane_that_all_wait_for_is_left_out():
+    header, batch = planned(256, widest=4, microbatches=40)
+    cost, decide = header.cost_model(), decide_by(header.cost_model(), header.options, *ALL)
+    found, before_s, after_s = decide(batch, slow(header, factor=20.0))
+    healthy_s = simulated_s(cost, batch)
+    assert before_s == pytest.approx(18.7 * healthy_s, rel=0.01)
+    assert after_s < 1.32 * healthy_s  # 8 / 7 if nothing were wider than a lane
+    assert rows_on(header, batch, found.places, 1) == (0, 0.0)
+    some, *_ = decide(batch, slow(header, factor=1.9))  # whom a group need not wait for so long
+    assert rows_on(header, batch, some.places, 1)[1] > 0.5
+
+
+def test_what_only_the_whole_pool_holds_stays_on_a_lane_that_all_wait_for():
+    header, batch = planned(256, microbatches=40)
+    forced = int((batch.sequences.length_tokens > 4 * 4096).sum())
+    decide = decide_by(header.cost_model(), header.options, *ALL)
+    found, before_s, after_s = decide(batch, slow(header, factor=20.0))
+    count, rows = rows_on(header, batch, found.places, 1)
+    assert count == forced == 10
+    assert rows < 0.34  # of all tokens a third is in these ten
+    assert after_s < 0.38 * before_s
+
+
+def test_more_microbatches_are_taken_where_the_other_lanes_have_no_room():
+    header, batch = planned(96, ranks=2, widest=1, max_tokens_per_rank=4096)
+    tokens = int(batch.sequences.length_tokens.sum())
+    assert tokens > 0.9 * 2 * 4096 * batch.num_microbatches
+    places = [p for p in anew(header, batch, slow(header, lane=0, factor=30.0))
+              if rows_on(header, batch, p, 0)[0] == 0]  # fmt: skip
+    assert places
+    assert all(p.num_microbatches > tokens / 4096 for p in places)
+
+
+def simulated_s(cost, batch):
+    slots = slot_times(cost, batch.sequences.placed(), batch.num_microbatches)
+    return shares(simulate(slots, batch.schedule))["iteration_s"]
 
 
 def test_the_speed_of_a_lane_is_that_of_its_slowest_rank_or_of_its_costliest_stage():

@@ -8,6 +8,7 @@ from hydraplan.files.runfile import Run
 from hydraplan.files.trafficfile import Traffic
 from hydraplan.migration import HeadMove, HeadShares, Moves, RowMove
 from hydraplan.model import Op
+from hydraplan.places import Places
 from hydraplan.views.story_text import (
     decision_note,
     events,
@@ -135,6 +136,18 @@ def test_lanes_that_give_and_take_are_named_if_they_are_few(tmp_path, capsys, mo
     text = told(capsys, monkeypatch, run(tmp_path, (moved,))).replace("\n   ", " ")
     assert "MLP rows of 5 slots given away by lane 9 to 5 lanes, attention heads of 4" in text
     assert "slots given away by lane 4 to lanes 0, 1. Bought" in text
+
+
+def test_places_say_how_much_is_left_on_slow_lanes(tmp_path, capsys, monkeypatch):
+    places = Places((0, 0, 1), (0, 2, 0), (2, 1, 1), (1, 2, 2))
+    slow = tuple(Slow(0, lane, 5, 9.0) for lane in (1, 4))
+    row = ROWS[0]._replace(kind="place", slow=slow, change=Change(places=places))
+    rows = (row, row._replace(step=8, batch=0), ROWS[2])
+    text = told(capsys, monkeypatch, run(tmp_path, rows)).replace("\n   ", " ")
+    assert "sequences of 2 batches placed anew (4 of 6 on lane 1, none on lane 4)." in text
+    many = tuple(Slow(0, lane, 5, 9.0) for lane in range(5))
+    text = told(capsys, monkeypatch, run(tmp_path, (row._replace(slow=many), ROWS[2])))
+    assert "sequences of 1 batch placed anew. Bought" in text.replace("\n   ", " ")
 
 
 def test_a_step_that_ran_a_decision_says_what_and_why_once_an_event():
