@@ -156,6 +156,22 @@ def loss_bytes(cost: CostModel, rows: IntArray) -> LossBytes:
     )
 
 
+def most_loss_bytes(cost: CostModel, rows: IntArray) -> LossBytes:
+    """The most of `loss_bytes` for slots of at most so many rows.
+
+    A slot has either kind of logits: what F and B work with is beyond what others may keep.
+    """
+    more = loss_bytes(cost, rows)
+    few = loss_bytes(cost, np.minimum(rows, kept_logit_rows(cost.model)))
+    kept = np.maximum(more.kept, few.kept)
+    return LossBytes(
+        kept,
+        np.maximum(more.waits, few.waits),
+        np.maximum(more.kept + more.in_forward, few.kept + few.in_forward) - kept,
+        np.maximum(more.kept + more.in_backward, few.kept + few.in_backward) - kept,
+    )
+
+
 def stage_bytes(
     cost: CostModel,
     schedule: Schedule,
@@ -272,11 +288,8 @@ def _in_ops(
     if cost.recompute != "full":
         kept = kept + layers * op_grouped
     waits = (layers * waiting_bytes(model) / cost.tp + is_first * hidden) * op_rows
-    loss = loss_bytes(cost, op_rows)
-    if at_most:
-        few = loss_bytes(cost, np.minimum(op_rows, kept_logit_rows(model)))
-        loss = LossBytes(*map(np.maximum, loss, few))
-    loss = LossBytes(*(is_last * part for part in loss))
+    parts = (most_loss_bytes if at_most else loss_bytes)(cost, op_rows)
+    loss = LossBytes(*(is_last * part for part in parts))
     activations = is_forward * kept + is_b * (waits - kept) - is_w * waits - is_bw * kept
     logits = is_forward * loss.kept + is_b * (loss.waits - loss.kept)
     logits = logits - is_w * loss.waits - is_bw * loss.kept

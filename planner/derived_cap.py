@@ -18,7 +18,7 @@ from hydraplan.files.lengths import Lengths
 from hydraplan.files.profilefile import Profile
 from hydraplan.host import GIB
 from hydraplan.memory import MESSAGES_AHEAD
-from hydraplan.memory_cap import Held, fullest, holding, largest_cap
+from hydraplan.memory_cap import MISSED, Held, fullest, holding, largest_cap
 from hydraplan.model import IntArray
 from hydraplan.planheader import PlanOptions
 from hydraplan.planner.batches import cut_batches
@@ -88,6 +88,7 @@ def _cap(
     """
     assert options.memory_bytes is not None
     header, longest = profile.header, int(length_tokens.max())
+    limit, on_gpu = (1 - MISSED) * options.memory_bytes, header.cluster is not None
     cap, count, asked = OPEN_TOKENS, _enough(options.pp), (0, 0)
     while (now := (min(cap * options.ranks, longest), count)) != asked:
         asked, cut = now, options.model_copy(update={"max_tokens_per_rank": cap})
@@ -96,9 +97,7 @@ def _cap(
             stage_layers(profile, cut, layout, length_tokens),
             options.engine, options.rank_speed, layout.route, options.recompute,
         )  # fmt: skip
-        held = _held(cost, options, count)
-        on_gpu = header.cluster is not None
-        cap = min(cap, largest_cap(cost, held, options.memory_bytes, on_gpu))
+        cap = min(cap, largest_cap(cost, _held(cost, options, count), limit, on_gpu))
         count = min(_enough(options.pp), fewest(cap))
     return cap
 

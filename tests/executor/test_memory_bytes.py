@@ -22,7 +22,7 @@ from hydraplan.executor.settings import Settings
 from hydraplan.executor.stage import build_stage
 from hydraplan.executor.worker import run_step, set_up
 from hydraplan.memory import LOSS_CHUNK_ELEMENTS, MESSAGES_AHEAD, group_bytes, stage_bytes
-from hydraplan.memory_cap import fullest, largest_cap
+from hydraplan.memory_cap import MISSED, fullest, largest_cap
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.slots import slot_rows
 from tests.builders import Place
@@ -154,11 +154,15 @@ def test_twelve_combinations_are_within_a_tenth(tmp_path, pp, ranks, cases, plac
 
 @pytest.mark.slow
 @pytest.mark.dist
-def test_full_slots_at_the_derived_cap_fill_the_budget_and_do_not_pass_it(tmp_path):
-    case, budget, schedule = Case("1f1b", "none"), 40e6, SCHEDULES["1f1b"].make(2, 4)
-    cost = plan_header(shape_of(case, 4), 2, 1, 1).cost_model()
-    cap = largest_cap(cost, fullest(cost, [schedule]), budget, on_gpu=False)
+@pytest.mark.parametrize(
+    "case", [Case("1f1b", "none"), Case("zb-h1", "full"), Case("zb-h2", "none", "bfloat16")]
+)
+def test_full_slots_at_the_derived_cap_fill_the_budget_and_do_not_pass_it(tmp_path, case):
+    budget, schedule = 40e6, SCHEDULES[case.pipeline].make(2, 4, 1)
+    header = plan_header(shape_of(case, 4), 2, 1, 1)
+    cost = replace(header.cost_model(), recompute=case.recompute)
+    cap = largest_cap(cost, fullest(cost, [schedule]), (1 - MISSED) * budget, on_gpu=False)
     (ratios,) = compare(tmp_path, 2, 1, [case], alone(4, cap)).values()
     predicted = stage_bytes(cost, schedule, np.full((1, 4), cap)).sum(axis=0)
     measured = (predicted / ratios).max()
-    assert 0.85 * budget < measured <= 1.001 * budget
+    assert 0.9 * budget < measured <= budget

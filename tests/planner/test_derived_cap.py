@@ -7,6 +7,7 @@ from hydraplan.errors import Infeasible, InputError
 from hydraplan.files.lengths import Lengths
 from hydraplan.files.profilefile import Profile
 from hydraplan.host import GIB
+from hydraplan.memory_cap import MISSED
 from hydraplan.memory_limit import planned_bytes
 from hydraplan.planner.derived_cap import with_derived_cap
 from hydraplan.planner.plan import plan
@@ -29,12 +30,14 @@ def test_a_plan_under_the_derived_cap_fits_and_says_from_which_memory(pipeline, 
     )  # fmt: skip
     derived = with_derived_cap(short(9000), profile(), asked, 1)
     assert derived.cap_is_derived
-    header, batches = plan(short(9000), profile(), derived, 1)
+    count = 14 * (derived.max_tokens_per_rank // 100)  # every slot of 14 microbatches is full
+    full = derived.model_copy(update={"batch_sequences": count})
+    header, batches = plan(short(count), profile(), full, 1)
     (batch,) = batches
     needed = planned_bytes(header, batch).sum(axis=0).max() / derived.memory_bytes
     # Orders planned later may leave room for what W waits for, which is most if all is made again.
     room = pipeline in ("zb-1p", "auto") and recompute == "full"
-    assert (0.4 if room else 0.85) < needed <= 1
+    assert (0.4 if room else 0.85) < needed <= 1 - MISSED
     assert batch.figures["max_tokens_per_rank"] > derived.max_tokens_per_rank - 100
 
 
