@@ -77,7 +77,7 @@ class Pace:
         pairs = queries * (queries + 1) / 2 if causal else queries * keys
         if causal:
             pairs = pairs * causal_waste(queries, rate.causal_block_rows)
-        pairs = pairs * (1 + rate.half_rows / np.maximum(queries, 1.0))
+        pairs = pairs * rate.slowness(np.maximum(queries, 1.0))
         calls = 1 if self.cost.fit.segments_in_one_call else len(queries)
         flops = 4 * heads * self.cost.model.head_dim * float(pairs.sum())
         return rate.call_s * calls + flops / rate.flops_per_s

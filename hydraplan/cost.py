@@ -23,6 +23,7 @@ import numpy as np
 from hydraplan.activations import Recompute
 from hydraplan.config import ACCUMULATOR_BYTES, DTYPE_BYTES, MAX_RATE, ModelShape
 from hydraplan.costfit import CostFit, LinkFit, causal_waste
+from hydraplan.ends import embedding_s, loss_s
 from hydraplan.layout import legal_degrees, legal_ulysses
 from hydraplan.model import FloatArray, IntArray
 from hydraplan.route import Route, RouteName, route
@@ -181,7 +182,7 @@ class CostModel:
             (self.fit.attention_forward, 1.0, 0.0),
             (self.fit.attention_backward, BACKWARD_FLOPS_RATIO, hop_home),
         ):
-            work_s = ratio * flops / r / rate.flops_per_s * (1 + rate.half_rows / call_rows)
+            work_s = ratio * flops / r / rate.flops_per_s * rate.slowness(call_rows)
             square_s = summed(work_s * causal_waste(length / r, rate.causal_block_rows))
             own_s.append(square_s + calls * rate.call_s)
             each_s.append(summed(work_s) + calls * rate.call_s)
@@ -225,17 +226,11 @@ class CostModel:
         per_layer[:2] += self._tensor_parallel_row_s
         per_layer[INPUT_GRADIENT] += self._remade_row_s(float(per_layer[FORWARD]))
         times: FloatArray = per_layer[:, None, None] * np.array(self.layers, float)[None]
-        moved = self.model.hidden_size * self.element_bytes / self.fit.memory_bytes_per_s
         begins, ends = self.route.ends()
         for stage, chunk in begins:
-            times[FORWARD, stage, chunk] += 2 * moved
-            times[WEIGHT_GRADIENT, stage, chunk] += 3 * moved
-        head = 2 * self.model.hidden_size * self.model.vocab_size / self.tp
-        logits = 4 * self.model.vocab_size / self.tp / self.fit.memory_bytes_per_s
+            times[:, stage, chunk] += embedding_s(self.fit, self.model)[0]
         for stage, chunk in ends:
-            times[:, stage, chunk] += [head / fit.flops_per_s for fit in fits]
-            times[FORWARD, stage, chunk] += 3 * logits
-            times[INPUT_GRADIENT, stage, chunk] += 3 * logits
+            times[:, stage, chunk] += loss_s(self.fit, self.model, self.tp)[0]
         return times
 
     def _remade_row_s(self, forward_s: float) -> float:
@@ -270,8 +265,11 @@ class CostModel:
         if self.recompute == "full":
             per_layer[INPUT_GRADIENT] += per_layer[FORWARD]
         fixed: FloatArray = per_layer[:, None, None] * np.array(self.layers, float)[None]
-        for stage, chunk in self.route.ends()[1]:
-            fixed[:, stage, chunk] += [fit.call_s for fit in fits]
+        begins, ends = self.route.ends()
+        for stage, chunk in begins:
+            fixed[:, stage, chunk] += embedding_s(self.fit, self.model)[1]
+        for stage, chunk in ends:
+            fixed[:, stage, chunk] += loss_s(self.fit, self.model, self.tp)[1]
         return fixed
 
     @cached_property

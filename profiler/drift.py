@@ -13,7 +13,7 @@ from hydraplan.cost import BACKWARD_FLOPS_RATIO
 from hydraplan.costfit import CostFit, LinkFit, RateFit
 from hydraplan.errors import InputError
 from hydraplan.files.profilefile import Profile
-from hydraplan.profiler.fit import attention_call_s, link_s, rate_s
+from hydraplan.profiler.fit import AttentionWork, attention_call_s, link_s, rate_s
 
 CALL_ROWS = (1_024, 8_192, 65_536)
 MESSAGE_BYTES = (1 << 16, 1 << 20, 1 << 26)
@@ -152,7 +152,8 @@ def _seconds(profile: Profile, name: str, size: int) -> float:
     if name.startswith("attention"):
         ratio = BACKWARD_FLOPS_RATIO if name.endswith("backward") else 1.0
         flops = ratio * 4 * one * (one + 1) / 2 * model.num_heads * model.head_dim
-        return float(attention_call_s(fit, flops, one, np.array([True]))[0])
+        work = AttentionWork(flops, one, np.array([True]), np.ones(1))
+        return float(attention_call_s(fit, work)[0])
     return float(rate_s(fit, 2 * one * model.layer_parameters)[0])
 
 

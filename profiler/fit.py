@@ -1,13 +1,13 @@
 """From measured seconds to the coefficients of the cost model. Pure numpy.
 
-A call takes call_s + flops / flops_per_s * (1 + half_rows / rows), a message
-latency_s + bytes / bytes_per_s. Both are linear in non-negative coefficients of at most three
-columns, so the best fit is found exactly: try every set of columns that may be in use, solve
+A call takes call_s + flops / flops_per_s * (1 + half_rows / rows + spill * rows / (rows + 256)), a
+message latency_s + bytes / bytes_per_s. Both are linear in non-negative coefficients of at most
+four columns, so the best fit is found exactly: try every set of columns that may be in use, solve
 ordinary least squares on it, keep the best that has no negative coefficient. Robustness comes
 from reweighting: the sum of |log(fit / measured)| is minimised, so a few disturbed points do
 not move the fit, and twice too fast counts as much as twice too slow. It does not measure and
-does not extrapolate on its own: `half_rows` stays below the largest call measured, since
-beyond it the data cannot tell it from a slower rate.
+does not extrapolate on its own: `half_rows` stays below the largest call measured and `spill` below
+`MOST_SPILL`, since beyond these the data cannot tell them from another rate.
 
 What is fitted is the first decile of a point's repeats: other processes only ever add time,
 and on a busy machine the median is mostly theirs. On a quiet one the two agree.
@@ -25,25 +25,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydraplan.config import MAX_RATE
-from hydraplan.costfit import CostFit, LinkFit, RateFit, causal_waste
+from hydraplan.costfit import CostFit, LinkFit, RateFit, causal_waste, spilt
 from hydraplan.errors import InputError
-from hydraplan.files.profilefile import Measurement
+from hydraplan.files.profilefile import Measurement, Name, Pass
 from hydraplan.model import FloatArray
 
 BoolArray = NDArray[np.bool_]
 
 REWEIGHTINGS = 30
+MOST_SPILL = 3.0
 CAUSAL_BLOCKS_ROWS = (0.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0)
 CONVERGED = 1e-9
 SMALLEST_ERROR = 1e-4
 """Errors below this weigh the same; keeps the reweighting finite."""
 
 
+class AttentionWork(NamedTuple):
+    """Attention that was timed, arrays of shape (num_points,).
+
+    `flops` exact and forward or backward, `rows` the smaller side of a call, `calls` of the kernel.
+    """
+
+    flops: FloatArray
+    rows: FloatArray
+    is_causal: BoolArray
+    calls: FloatArray
+
+    def wasted_flops(self, block_rows: float) -> FloatArray:
+        """Flops with those of keys that a kernel cannot skip."""
+        result: FloatArray = self.flops * np.where(
+            self.is_causal, causal_waste(self.rows, block_rows), 1.0
+        )
+        return result
+
+
 class Component(NamedTuple):
     """Which measurements a coefficient of `CostFit` is fitted on, and with which formula."""
 
-    component: Literal["attention", "linear", "memory", "all_to_all", "p2p"]
-    direction: Literal["forward", "backward", "input", "weight", "send"]
+    component: Name
+    direction: Pass
     formula: Literal["attention", "rate", "bandwidth", "link"]
 
 
@@ -56,6 +76,11 @@ COMPONENTS = {
     "memory_bytes_per_s": Component("memory", "send", "bandwidth"),
     "node_all_to_all": Component("all_to_all", "send", "link"),
     "node_p2p": Component("p2p", "send", "link"),
+    "embedding_forward": Component("embedding", "forward", "link"),
+    "embedding_weight": Component("embedding", "weight", "link"),
+    "loss_forward": Component("loss", "forward", "rate"),
+    "loss_input": Component("loss", "input", "rate"),
+    "loss_weight": Component("loss", "weight", "rate"),
 }
 """Field of `CostFit` -> what it is fitted on."""
 
@@ -130,41 +155,36 @@ def fit_rate(flops: FloatArray, measured_s: FloatArray) -> RateFit:
 
 
 def fit_attention(
-    flops: FloatArray, rows: FloatArray, is_causal: BoolArray, measured_s: FloatArray
+    work: AttentionWork, measured_s: FloatArray, blocks_rows: Sequence[float] = CAUSAL_BLOCKS_ROWS
 ) -> RateFit:
     """Fit all coefficients of attention calls; arrays of shape (num_points,).
 
-    The block is the one of `CAUSAL_BLOCKS_ROWS` with the least sum of |log(fit / measured)|.
+    The block is the one of `blocks_rows` with the least sum of |log(fit / measured)|.
     """
-    fits = [
-        _fit_with_block(flops, rows, is_causal, measured_s, block) for block in CAUSAL_BLOCKS_ROWS
-    ]
-    ratios = [attention_call_s(rate, flops, rows, is_causal) / measured_s for rate in fits]
+    fits = [_fit_with_block(work, measured_s, block) for block in blocks_rows]
+    ratios = [attention_call_s(rate, work) / measured_s for rate in fits]
     best = min(range(len(fits)), key=lambda i: float(np.abs(np.log(ratios[i])).sum()))
     error = float(np.median(np.abs(ratios[best] - 1)))
     return fits[best].model_copy(update={"relative_error": error})
 
 
-def _fit_with_block(
-    flops: FloatArray,
-    rows: FloatArray,
-    is_causal: BoolArray,
-    measured_s: FloatArray,
-    block_rows: float,
-) -> RateFit:
+def _fit_with_block(work: AttentionWork, measured_s: FloatArray, block_rows: float) -> RateFit:
     """Fit the linear coefficients under a given block.
 
-    `half_rows` is written as a mix of two rates, one at half_rows 0 and one at the largest
-    call, which keeps it between them.
+    `half_rows` and `spill` are written as a mix of three rates, one with neither, one with
+    half_rows at the largest call, one with `MOST_SPILL`, which keeps them below these.
     """
-    work = flops * np.where(is_causal, causal_waste(rows, block_rows), 1.0)
+    flops, rows = work.wasted_flops(block_rows), work.rows
     limit = float(rows.max())
-    columns = [np.ones(len(flops)), work, work * (1 + limit / rows)]
-    call_s, fast, slow = (float(x) for x in least_log_error(columns, measured_s, [1, 2]))
+    late = flops * (1 + MOST_SPILL * spilt(rows))
+    columns = [work.calls, flops, flops * (1 + limit / rows), late]
+    call_s, full, short, long = (float(x) for x in least_log_error(columns, measured_s, [1, 2, 3]))
+    slope_s = full + short + long
     return RateFit(
         call_s=call_s,
-        flops_per_s=_per_s(fast + slow),
-        half_rows=limit * slow / (fast + slow),
+        flops_per_s=_per_s(slope_s),
+        half_rows=limit * short / slope_s,
+        spill=MOST_SPILL * long / slope_s,
         causal_block_rows=block_rows,
     )
 
@@ -188,12 +208,11 @@ def rate_s(rate: RateFit, flops: FloatArray) -> FloatArray:
     return result
 
 
-def attention_call_s(
-    rate: RateFit, flops: FloatArray, rows: FloatArray, is_causal: BoolArray
-) -> FloatArray:
-    """Seconds the fit predicts for attention calls; `rows` is their smaller side."""
-    work = flops * np.where(is_causal, causal_waste(rows, rate.causal_block_rows), 1.0)
-    result: FloatArray = rate.call_s + work / rate.flops_per_s * (1 + rate.half_rows / rows)
+def attention_call_s(rate: RateFit, work: AttentionWork) -> FloatArray:
+    """Seconds the fit predicts for attention, shape (num_points,)."""
+    flops = work.wasted_flops(rate.causal_block_rows)
+    busy_s = flops / rate.flops_per_s * rate.slowness(work.rows)
+    result: FloatArray = work.calls * rate.call_s + busy_s
     return result
 
 
@@ -209,13 +228,18 @@ def rows_of(name: str, rows: Sequence[Measurement]) -> list[Measurement]:
     return [m for m in rows if (m.component, m.direction) == wanted[:2]]
 
 
-def fit_component(name: str, rows: Sequence[Measurement]) -> RateFit | LinkFit | float:
+def fit_component(
+    name: str, rows: Sequence[Measurement], like: RateFit | None = None
+) -> RateFit | LinkFit | float:
     """Fit the coefficient `name` of `COMPONENTS` on its rows of a profile.
 
     Rows of an attention call are the smaller side of its rectangle, as in
-    `CostModel.attention_s`, where a ring step of half a shard counts as such.
+    `CostModel.attention_s`, where a ring step of half a shard counts as such. `like`: take the
+    causal block from there instead of searching for it.
     """
     points = rows_of(name, rows)
+    if not points:
+        raise InputError(f"nothing was measured for {name}", "give the profile more --seconds")
     seconds, flops, moved = (
         undisturbed_s(points),
         _column(points, "flops"),
@@ -223,7 +247,8 @@ def fit_component(name: str, rows: Sequence[Measurement]) -> RateFit | LinkFit |
     )
     match COMPONENTS[name].formula:
         case "attention":
-            return fit_attention(flops, _call_rows(points), _is_causal(points), seconds)
+            blocks = CAUSAL_BLOCKS_ROWS if like is None else (like.causal_block_rows,)
+            return fit_attention(attention_work(points), seconds, blocks)
         case "rate":
             return fit_rate(flops, seconds)
         case "link":
@@ -238,7 +263,7 @@ def predicted_s(fit: CostFit, name: str, points: Sequence[Measurement]) -> Float
     coefficient = getattr(fit, name)
     match COMPONENTS[name].formula:
         case "attention":
-            return attention_call_s(coefficient, flops, _call_rows(points), _is_causal(points))
+            return attention_call_s(coefficient, attention_work(points))
         case "rate":
             return rate_s(coefficient, flops)
         case "link":
@@ -257,9 +282,11 @@ def _column(points: Sequence[Measurement], name: str) -> FloatArray:
     return np.array([getattr(p, name) for p in points], float)
 
 
-def _call_rows(points: Sequence[Measurement]) -> FloatArray:
-    return np.array([min(p.query_rows, p.key_rows) for p in points], float)
-
-
-def _is_causal(points: Sequence[Measurement]) -> BoolArray:
-    return np.array([p.causal for p in points], bool)
+def attention_work(points: Sequence[Measurement]) -> AttentionWork:
+    """What attention measurements were asked to do."""
+    return AttentionWork(
+        flops=_column(points, "flops"),
+        rows=np.array([min(p.query_rows, p.key_rows) for p in points], float),
+        is_causal=np.array([p.causal for p in points], bool),
+        calls=_column(points, "calls"),
+    )

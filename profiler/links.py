@@ -18,19 +18,23 @@ from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from hydraplan.errors import RunFailed, first_line
 from hydraplan.files.profilefile import Measurement
 from hydraplan.host import begin_as_child
-from hydraplan.profiler.measure import MIN_REPEATS, cpu_timer, wants_more, with_times
+from hydraplan.profiler.measure import MIN_REPEATS, Timed, wall_timer, wants_more, with_times
 
 GROWTH = 4
-SENT_BYTES = tuple(GROWTH**power for power in range(4, 14))
-NUM_REQUIRED = 7
+SENT_BYTES = tuple(GROWTH**power for power in range(5, 14))
+NUM_REQUIRED = 6
 """Sizes measured on any machine, up to 1 MiB: below that there is only latency to see."""
+
+ROUNDS = 3
 
 BATCH = 5
 """Exchanges between two questions whether to go on; asking costs a message."""
@@ -102,22 +106,28 @@ def _run_rank(rank: int, store: Path, budget_s: float, writer: Connection, paren
 
 
 def _exchange_sizes(component: str, budget_s: float) -> list[Measurement]:
-    """Time one kind of exchange; both ranks run this, the times of rank 0 count."""
-    began, rows, last_s = time.perf_counter(), [], 0.0
-    for index, size in enumerate(SENT_BYTES):
-        left_s = budget_s - (time.perf_counter() - began)
-        fits = GROWTH * last_s * (MIN_REPEATS + 1) < left_s
-        if not _from_rank_0(index < NUM_REQUIRED or fits):
-            break
-        exchange = _all_to_all(size) if component == "all_to_all" else _p2p(size)
-        exchange()
-        slice_s = left_s / (len(SENT_BYTES) - index)
-        samples: list[float] = []
-        while _from_rank_0(wants_more(len(samples), sum(samples), slice_s)):
-            samples += [cpu_timer(exchange) for _ in range(BATCH)]
-        rows.append(with_times(_row(component, size), samples))
-        last_s = rows[-1].median_s
-    return rows
+    """Time one kind of exchange; both ranks run this, the times of rank 0 count.
+
+    In rounds over all sizes, so that a slow phase of the machine spoils no size.
+    """
+    began, last_s = time.perf_counter(), 0.0
+    samples: dict[int, list[Timed]] = {}
+    for part in range(ROUNDS):
+        for index, size in enumerate(SENT_BYTES):
+            left_s = (part + 1) / ROUNDS * budget_s - (time.perf_counter() - began)
+            is_known = part > 0 and size in samples
+            fits = part == 0 and GROWTH * last_s * (MIN_REPEATS + 1) < left_s
+            if not _from_rank_0(is_known or index < NUM_REQUIRED or fits):
+                break
+            exchange = _all_to_all(size) if component == "all_to_all" else _p2p(size)
+            exchange()
+            slice_s = left_s / (len(SENT_BYTES) - index)
+            new: list[Timed] = []
+            while _from_rank_0(wants_more(len(new), sum(s.seconds for s in new), slice_s)):
+                new += [wall_timer(exchange) for _ in range(BATCH)]
+            samples.setdefault(size, []).extend(new)
+            last_s = float(np.median([s.seconds for s in new]))
+    return [with_times(_row(component, size), found) for size, found in samples.items()]
 
 
 def _from_rank_0(answer: bool) -> bool:
@@ -148,19 +158,5 @@ def _p2p(sent_bytes: int) -> Callable[[], object]:
 
 
 def _row(component: str, sent_bytes: int) -> Measurement:
-    return Measurement(
-        component="all_to_all" if component == "all_to_all" else "p2p",
-        direction="send",
-        query_rows=0,
-        key_rows=0,
-        num_heads=0,
-        num_kv_heads=0,
-        causal=False,
-        dtype="uint8",
-        kernel="gloo",
-        median_s=0.0,
-        p10_s=0.0,
-        p90_s=0.0,
-        flops=0.0,
-        bytes=float(sent_bytes),
-    )
+    name: Literal["all_to_all", "p2p"] = "all_to_all" if component == "all_to_all" else "p2p"
+    return Measurement(name, "send", dtype="uint8", kernel="gloo", bytes=float(sent_bytes), ranks=2)

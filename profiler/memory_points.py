@@ -10,7 +10,7 @@ import torch
 from hydraplan.files.profilefile import Measurement
 from hydraplan.profiler.measure import Call, Point
 
-COPY_BYTES = (2**26, 2**27)
+COPY_BYTES = (2**26, 3 * 2**25, 2**27)
 
 
 def memory_points(device: torch.device) -> list[Point]:
@@ -19,26 +19,11 @@ def memory_points(device: torch.device) -> list[Point]:
 
 
 def _point(device: torch.device, size: int) -> Point:
-    row = Measurement(
-        component="memory",
-        direction="send",
-        query_rows=0,
-        key_rows=0,
-        num_heads=0,
-        num_kv_heads=0,
-        causal=False,
-        dtype="uint8",
-        kernel="torch",
-        median_s=0.0,
-        p10_s=0.0,
-        p90_s=0.0,
-        flops=0.0,
-        bytes=2.0 * size,
-    )
+    row = Measurement("memory", "send", dtype="uint8", kernel="torch", bytes=2.0 * size)
 
     def prepare() -> Sequence[Call]:
         source = torch.ones(size, dtype=torch.uint8, device=device)
         target = torch.zeros_like(source)
         return (Call(row, lambda: target.copy_(source)),)
 
-    return Point(row.bytes, prepare)
+    return Point("memory", row.bytes, prepare)

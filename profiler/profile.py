@@ -1,43 +1,58 @@
-"""Measured profiles: run the sweeps of one device, fit, and write down where it came from.
+"""Measured profiles: time one device, fit, check on whole microbatches, tell where it is from.
 
-The budget is shared out: links first (they fork, which is safest before any other work),
-then memory, the linear part, and attention takes what is left. On one machine there is one
-kind of link, so node and fabric get the same fit. On CUDA attention, linear work and memory
-are timed by the same code and links are taken from a cluster file; such a profile stays
-`analytic`, because not every coefficient was timed.
+Links are timed first (they fork, which is safest before any other work); then one sweep goes over
+all other components and spends the budget where the fit is least certain; what is kept of it is for
+whole microbatches that no fit has seen. On one machine there is one kind of link, so node and
+fabric get the same fit. On CUDA all but links is timed by the same code and links are taken from a
+cluster file; such a profile stays `analytic`, because not every coefficient was timed.
+
+What lies above this package, points of the executor and whole microbatches, is handed in.
 """
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
 from hydraplan.config import ACCUMULATOR_BYTES, Cluster, ModelShape
 from hydraplan.costfit import CostFit
 from hydraplan.errors import Infeasible
-from hydraplan.files.profilefile import Measurement, ProfileHeader
+from hydraplan.files.profilefile import Measurement, ProfileHeader, WholeCheck
 from hydraplan.host import GIB, available_bytes
 from hydraplan.kernels.attention import AttentionKernel, choose_kernel, package_versions
 from hydraplan.profiler.analytic import link_fits
 from hydraplan.profiler.attention_points import attention_points
-from hydraplan.profiler.fit import fit_component
-from hydraplan.profiler.linear_points import linear_points
+from hydraplan.profiler.certainty import term_errors, uncertainty
+from hydraplan.profiler.clock import clock_state
+from hydraplan.profiler.fit import COMPONENTS, fit_component, rows_of
 from hydraplan.profiler.links import measure_links
-from hydraplan.profiler.measure import Device, cpu_device, cuda_device, sweep
+from hydraplan.profiler.measure import Device, Point, cpu_device, cuda_device, pinned
 from hydraplan.profiler.memory_points import memory_points
+from hydraplan.profiler.sweep import sweep
 from hydraplan.version import __version__
 
 Note = Callable[[str], None]
 Measured = tuple[ProfileHeader, list[Measurement]]
 
 LINKS_SHARE = 0.2
-MEMORY_SHARE = 0.05
-LINEAR_SHARE = 0.3
-"""Of the budget; attention takes the rest."""
+CHECK_SHARE = 0.15
+"""Of the budget; all else goes to the sweep."""
 
-REQUIRED_ATTENTION, REQUIRED_LINEAR = 12, 2
+REQUIRED = {"attention": 12, "linear": 4, "memory": 1, "embedding": 3, "loss": 3, "optimizer": 1}
 """Points that are measured however slow the device: enough for the coefficients of the fit."""
+
+
+class Above(NamedTuple):
+    """What the executor brings: its own points, and whole microbatches to check a fit on.
+
+    `check` takes model, kernel, device, fit and a budget in seconds.
+    """
+
+    points: Callable[[ModelShape, torch.device], Sequence[Point]]
+    check: Callable[[ModelShape, AttentionKernel, Device, CostFit, float], Sequence[WholeCheck]]
+
 
 LAYER_COPIES = 3
 """Weights, gradients and casts: llama-70b, 9.6 GiB by this, held 9.9 GiB at its most here."""
@@ -47,7 +62,7 @@ DEVICES_PER_MACHINE = 1024
 
 
 def profile_cpu(
-    model: ModelShape, budget_s: float, note: Note, attention: str = "auto"
+    model: ModelShape, budget_s: float, note: Note, above: Above, attention: str = "auto"
 ) -> Measured:
     """Measure `model` on this CPU, one thread a process, for about `budget_s` seconds.
 
@@ -68,49 +83,35 @@ def profile_cpu(
         note(f"measuring for about {budget_s:g} s: links")
         links = measure_links(LINKS_SHARE * budget_s)
         left_s = budget_s - (time.perf_counter() - began)
-        rows = _device_rows(model, device, kernel, budget_s, left_s, note)
+        with pinned():
+            return _profile(_cpu_links(links), model, device, kernel, left_s, note, above)
     finally:
         torch.set_num_threads(threads)
-    rows += links
-    all_to_all, p2p = (fit_component(name, rows) for name in ("node_all_to_all", "node_p2p"))
-    fit = CostFit.model_validate(
-        _device_fits(rows)
-        | {"node_all_to_all": all_to_all, "fabric_all_to_all": all_to_all}
-        | {"node_p2p": p2p, "fabric_p2p": p2p}
-        | {
-            "devices_per_node": DEVICES_PER_MACHINE,
-            "segments_in_one_call": kernel.segments_in_one_call,
-        }
-    )
-    header = ProfileHeader(
-        tool_version=__version__,
-        mode="measured",
-        device=f"cpu {platform.machine()}, 1 thread",
-        versions=_versions(kernel),
-        model=model,
-        cluster=None,
-        fit=fit,
-    )
-    return header, rows
 
 
 def check_memory(model: ModelShape, available: int) -> None:
-    """Refuse a model of which one layer cannot be timed in `available` bytes.
+    """Refuse a model of which one layer or head cannot be timed in `available` bytes.
 
     Raises:
         Infeasible: Weights, their gradients and what the passes keep do not fit.
     """
-    needed = LAYER_COPIES * model.layer_parameters * ACCUMULATOR_BYTES[model.dtype]
+    largest = max(model.layer_parameters, model.vocab_size * model.hidden_size)
+    needed = LAYER_COPIES * largest * ACCUMULATOR_BYTES[model.dtype]
     if needed > available:
         raise Infeasible(
-            f"one layer of {model.name} needs {needed / GIB:.1f} GiB to be timed,"
+            f"one layer or head of {model.name} needs {needed / GIB:.1f} GiB to be timed,"
             f" {available / GIB:.1f} GiB are free",
             "use --device analytic, or a machine with more memory",
         )
 
 
 def profile_cuda(
-    model: ModelShape, cluster: Cluster, budget_s: float, note: Note, attention: str = "auto"
+    model: ModelShape,
+    cluster: Cluster,
+    budget_s: float,
+    note: Note,
+    above: Above,
+    attention: str = "auto",
 ) -> Measured:
     """Measure `model` on the current CUDA device; links and node size come from `cluster`.
 
@@ -122,46 +123,70 @@ def profile_cuda(
     device = cuda_device()
     kernel = choose_kernel(device.torch_device, getattr(torch, model.dtype), attention)
     note(f"measuring for about {budget_s:g} s; links are taken from {cluster.name}, not measured")
-    rows = _device_rows(model, device, kernel, budget_s, budget_s, note)
-    segments = {"segments_in_one_call": kernel.segments_in_one_call}
-    fit = CostFit.model_validate(_device_fits(rows) | segments | link_fits(cluster))
     name = torch.cuda.get_device_name()
-    header = ProfileHeader(
-        tool_version=__version__,
-        mode="analytic",
-        device=f"cuda {name} measured, links of {cluster.name} not measured",
-        versions=_versions(kernel),
-        model=model,
-        cluster=cluster,
-        fit=fit,
+    links = Links(
+        [],
+        link_fits(cluster),
+        f"cuda {name} measured, links of {cluster.name} not measured",
+        cluster,
     )
-    return header, rows
+    return _profile(links, model, device, kernel, budget_s, note, above)
 
 
-def _device_rows(
+class Links(NamedTuple):
+    """What is known of links before anything else is timed: rows, fits, and in words of what."""
+
+    rows: list[Measurement]
+    fits: dict[str, object]
+    device: str
+    cluster: Cluster | None
+
+
+def _cpu_links(rows: list[Measurement]) -> Links:
+    all_to_all, p2p = (fit_component(name, rows) for name in ("node_all_to_all", "node_p2p"))
+    fits: dict[str, object] = {"node_all_to_all": all_to_all, "fabric_all_to_all": all_to_all}
+    fits |= {"node_p2p": p2p, "fabric_p2p": p2p, "devices_per_node": DEVICES_PER_MACHINE}
+    return Links(rows, fits, f"cpu {platform.machine()}, 1 thread", None)
+
+
+def _profile(
+    links: Links,
     model: ModelShape,
     device: Device,
     kernel: AttentionKernel,
     budget_s: float,
-    left_s: float,
     note: Note,
-) -> list[Measurement]:
-    """Rows of memory, linear part and attention."""
-    began = time.perf_counter()
-    target = device.torch_device
-    note(f"memory and linear part, dtype {model.dtype}")
-    rows = sweep(memory_points(target), device, MEMORY_SHARE * budget_s, 1)
-    rows += sweep(linear_points(model, target), device, LINEAR_SHARE * budget_s, REQUIRED_LINEAR)
-    note(f"attention, kernel {kernel.name}")
-    left_s -= time.perf_counter() - began
-    points = attention_points(model, kernel, target)
-    return rows + sweep(points, device, left_s, REQUIRED_ATTENTION)
-
-
-def _device_fits(rows: list[Measurement]) -> dict[str, object]:
-    names = [f"attention_{direction}" for direction in ("forward", "backward")]
-    names += [f"linear_{direction}" for direction in ("forward", "input", "weight")]
-    return {name: fit_component(name, rows) for name in (*names, "memory_bytes_per_s")}
+    above: Above,
+) -> Measured:
+    """Sweep, fit and check on one device whose links are known."""
+    began, target = time.perf_counter(), device.torch_device
+    before = clock_state(target)
+    note(f"attention by kernel {kernel.name}, linear part, ends and memory, dtype {model.dtype}")
+    points = [*memory_points(target), *above.points(model, target)]
+    points += attention_points(model, kernel, target)
+    rows = sweep(points, device, (1 - CHECK_SHARE) * budget_s, REQUIRED, uncertainty)
+    fits = {name: fit_component(name, rows) for name in COMPONENTS if rows_of(name, rows)}
+    fit = CostFit.model_validate(
+        {"segments_in_one_call": kernel.segments_in_one_call} | fits | links.fits
+    )
+    note("whole microbatches, to check the fit on")
+    left_s = budget_s - (time.perf_counter() - began)
+    checks = above.check(model, kernel, device, fit, max(left_s, CHECK_SHARE * budget_s))
+    rows += links.rows
+    header = ProfileHeader(
+        tool_version=__version__,
+        mode="measured" if links.cluster is None else "analytic",
+        device=links.device,
+        versions=_versions(kernel),
+        model=model,
+        cluster=links.cluster,
+        fit=fit,
+        terms=term_errors(fit, rows),
+        checks=tuple(checks),
+        before=before,
+        after=clock_state(target),
+    )
+    return header, rows
 
 
 def _versions(kernel: AttentionKernel) -> dict[str, str]:

@@ -7,59 +7,70 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import NamedTuple
 
-import numpy as np
+from hydraplan.costfit import LinkFit, RateFit
+from hydraplan.files.profilefile import Measurement, ProfileHeader, TermError
+from hydraplan.profiler.fit import COMPONENTS
+from hydraplan.views.check_text import check_lines
 
-from hydraplan.costfit import CostFit, LinkFit, RateFit
-from hydraplan.files.profilefile import Measurement, ProfileHeader
-from hydraplan.profiler.fit import COMPONENTS, predicted_s, rows_of, undisturbed_s
+PROFILE_JSON_VERSION = 2
 
-PROFILE_JSON_VERSION = 1
-
-WIDTH, INDENT = 80, 47
+WIDTH, INDENT = 80, 51
 """Columns of the table, and of those before the last, in which longer fits go on below."""
 
 
-class ComponentError(NamedTuple):
-    """One coefficient: points it was fitted on and |fit - measured| / measured over them."""
-
-    name: str
-    num_points: int
-    median_error: float | None
-    worst_error: float | None
-
-
-def component_errors(fit: CostFit, rows: Sequence[Measurement]) -> list[ComponentError]:
-    """Error of every coefficient, in the order of `COMPONENTS`."""
-    return [_error(name, fit, rows_of(name, rows)) for name in COMPONENTS]
-
-
-def _error(name: str, fit: CostFit, points: Sequence[Measurement]) -> ComponentError:
-    if not points:
-        return ComponentError(name, 0, None, None)
-    measured = undisturbed_s(points)
-    error = np.abs(predicted_s(fit, name, points) - measured) / measured
-    return ComponentError(name, len(points), float(np.median(error)), float(error.max()))
-
-
-def as_text(header: ProfileHeader, errors: Sequence[ComponentError]) -> str:
+def as_text(header: ProfileHeader, rows: Sequence[Measurement]) -> str:
     """A table of 80 columns, a row a coefficient, below a line that says measured or analytic."""
     lines = [f"{header.device}, model {header.model.name}: {_mode(header)}", ""]
-    lines.append(f"{'component':<20}{'points':>7}{'median':>9}{'worst':>9}  fit")
-    for error in errors:
-        shown = "".join(
-            f"{'-' if value is None else f'{value:.1%}':>9}"
-            for value in (error.median_error, error.worst_error)
-        )
-        coefficient = _coefficient(getattr(header.fit, error.name))
-        lines += _row(f"{error.name:<20}{error.num_points:>7}{shown}", coefficient)
+    lines.append(f"{'component':<20}{'points':>7}{'fit':>7}{'left out':>15}  coefficient")
+    terms = {term.name: term for term in header.terms}
+    for name in COMPONENTS:
+        value = getattr(header.fit, name)
+        if value is None:
+            continue
+        lines += _row(_errors(name, terms.get(name)), _coefficient(value))
     pod = () if header.fit.pod_p2p is None else ("pod_p2p",)
     for name in ("fabric_all_to_all", "fabric_p2p", *pod):
-        coefficient = _coefficient(getattr(header.fit, name))
         source = "as node" if header.mode == "measured" else "-"
-        lines += _row(f"{name:<20}{0:>7}{source:>9}{'-':>9}", coefficient)
-    return "\n".join(lines)
+        head = f"{name:<20}{0:>7}{source:>9}"
+        lines += _row(head, _coefficient(getattr(header.fit, name)))
+    return "\n".join(
+        lines + _optimizer(rows) + _disturbed(rows) + _clock(header) + check_lines(header)
+    )
+
+
+def _errors(name: str, term: TermError | None) -> str:
+    """Points and errors of a coefficient: median of the fit, median and p90 left out."""
+    if term is None:
+        return f"{name:<20}{0:>7}{'-':>7}{'-':>15}"
+    left_out = f"{term.left_out_median:.1%} / {term.left_out_p90:.1%}"
+    return f"{name:<20}{term.num_points:>7}{term.median_error:>7.1%}{left_out:>15}"
+
+
+def _optimizer(rows: Sequence[Measurement]) -> list[str]:
+    """What AdamW takes, which is in no cost: a step ends before it."""
+    found = [row for row in rows if row.component == "optimizer"]
+    if not found:
+        return []
+    largest = max(found, key=lambda row: row.bytes)
+    rate = largest.bytes / largest.p10_s
+    return ["", f"AdamW moves {rate / 1e9:,.2f} GB/s of weights, gradients and moments"]
+
+
+def _disturbed(rows: Sequence[Measurement]) -> list[str]:
+    """How many samples shared their core."""
+    samples, disturbed = (
+        sum(getattr(r, n) for r in rows) for n in ("num_samples", "num_disturbed")
+    )
+    if not disturbed:
+        return []
+    return [f"{disturbed:,} of {samples:,} samples were disturbed by other processes"]
+
+
+def _clock(header: ProfileHeader) -> list[str]:
+    """What held the device back, if anything did."""
+    held = {c.throttled_by for c in (header.before, header.after) if c is not None} - {""}
+    return [f"clock held back by {', '.join(sorted(held))}"] if held else []
 
 
 def _row(head: str, coefficient: str) -> list[str]:
@@ -68,8 +79,8 @@ def _row(head: str, coefficient: str) -> list[str]:
     return [f"{head:<{INDENT}}{first}", *(" " * INDENT + line for line in more)]
 
 
-def as_object(path: Path, header: ProfileHeader, errors: Sequence[ComponentError]) -> str:
-    """One JSON object: provenance, error of each coefficient, and the fit."""
+def as_object(path: Path, header: ProfileHeader, rows: Sequence[Measurement]) -> str:
+    """One JSON object: provenance, error of each coefficient and of whole microbatches, the fit."""
     values = {
         "schema_version": PROFILE_JSON_VERSION,
         "profile": str(path),
@@ -77,8 +88,14 @@ def as_object(path: Path, header: ProfileHeader, errors: Sequence[ComponentError
         "device": header.device,
         "model": header.model.name,
         "cluster": None if header.cluster is None else header.cluster.name,
-        "num_measurements": sum(e.num_points for e in errors),
-        "components": [e._asdict() for e in errors],
+        "num_measurements": len(rows),
+        "num_samples": sum(row.num_samples for row in rows),
+        "num_disturbed": sum(row.num_disturbed for row in rows),
+        "components": [term.model_dump() for term in header.terms],
+        "checks": [check.model_dump() | {"error": check.error} for check in header.checks],
+        "before": None if header.before is None else header.before.model_dump(),
+        "after": None if header.after is None else header.after.model_dump(),
+        "devices": [device.model_dump() for device in header.devices],
         "fit": header.fit.model_dump(),
     }
     return json.dumps(values)
@@ -92,6 +109,7 @@ def _coefficient(fit: RateFit | LinkFit | float) -> str:
     match fit:
         case RateFit():
             half = f", half at {fit.half_rows:.0f} rows" if fit.half_rows >= 0.5 else ""
+            half += f", {1 + fit.spill:.2f} x slower if long" if fit.spill >= 0.005 else ""
             block = f", causal block {fit.causal_block_rows:.0f}" if fit.causal_block_rows else ""
             rate = f"{fit.flops_per_s / 1e9:,.1f} GFLOP/s"
             return f"{rate}{half}{block}, call {fit.call_s * 1e6:.1f} us"

@@ -28,8 +28,6 @@ def profile_rows(scale: Scale, path: Path, left: Left) -> Iterator[Row]:
     profile = json.loads(told_json)
     yield Row(PART, "measurements", profile["num_measurements"], "points", note=note)
     for component in profile["components"]:
-        if component["median_error"] is None:
-            continue
         worst = f"worst {component['worst_error']:.0%} of {component['num_points']} points"
         name = f"{component['name']}: {rate_of(profile['fit'][component['name']])}"
         yield Row(PART, name, 100 * component["median_error"], "% median error", note=worst)

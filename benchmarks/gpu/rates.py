@@ -17,10 +17,11 @@ from scale import Heads, Scale
 
 from hydraplan.config import ModelShape, load_model
 from hydraplan.cost import BACKWARD_FLOPS_RATIO
+from hydraplan.executor.layer_points import layer_points
+from hydraplan.files.profilefile import Measurement
 from hydraplan.kernels.attention import KERNELS, why_not
 from hydraplan.profiler.attention_points import attention_flops
-from hydraplan.profiler.linear_points import linear_points
-from hydraplan.profiler.measure import time_call
+from hydraplan.profiler.measure import Call, time_call
 
 PART = "rates"
 SLICE_S = 0.5
@@ -93,15 +94,21 @@ def attention_times(scale: Scale, model: ModelShape, left: Left) -> Times:
 
 def linear_times(scale: Scale, model: ModelShape, left: Left) -> Times:
     """The three passes of a layer's linears, element-wise work included, at several rows."""
-    for point in linear_points(model, scale.target, scale.linear_rows):
+    for point in layer_points(model, scale.target, scale.linear_rows):
         if not left.seconds():
-            yield "linears at more rows", point.flops, None
+            yield "linears at more rows", point.work, None
             return
         for call in point.prepare():
             what = f"linears, {call.row.query_rows:,} rows, {call.row.direction}"
-            yield what, call.row.flops, median_s(scale, left, call.run)
+            yield what, call.row.flops, median_call_s(scale, left, call)
 
 
 def median_s(scale: Scale, left: Left, run: Callable[[], object]) -> float:
+    """Median seconds of something to run, repeated for a slice of time."""
+    return median_call_s(scale, left, Call(Measurement("attention", "forward"), run))
+
+
+def median_call_s(scale: Scale, left: Left, call: Call) -> float:
     """Median seconds of a call, repeated for a slice of time."""
-    return float(np.median(time_call(run, scale.device, SLICE_S, max(left.seconds(), SLICE_S))))
+    samples = time_call(call, scale.device, SLICE_S, max(left.seconds(), SLICE_S))
+    return float(np.median([sample.seconds for sample in samples]))

@@ -190,7 +190,8 @@ def _layer_s(
         while waiting:
             waiting.pop()()
 
-    return layer.timer(forward), layer.timer(backward), layer.timer(weight)
+    forward_s, backward_s = layer.timer(forward).seconds, layer.timer(backward).seconds
+    return forward_s, backward_s, layer.timer(weight).seconds
 
 
 def _attention_s(
@@ -198,6 +199,6 @@ def _attention_s(
 ) -> tuple[float, float]:
     leaves = [x.requires_grad_() for x in inputs]
     made: list[Tensor] = []
-    forward_s = timer(lambda: made.append(attend(*leaves)))
-    backward_s = timer(lambda: torch.autograd.grad(made.pop(), leaves, dout_THD))
+    forward_s = timer(lambda: made.append(attend(*leaves))).seconds
+    backward_s = timer(lambda: torch.autograd.grad(made.pop(), leaves, dout_THD)).seconds
     return forward_s, backward_s

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from hydraplan.errors import InputError, MissingDependency
-from hydraplan.profiler.measure import Device, Run, cuda_device
+from hydraplan.profiler.measure import Device, Run, Timed, cuda_device
 
 
 class Pool(NamedTuple):
@@ -127,7 +127,7 @@ def quick_scale(device: str) -> Scale:
     Raises:
         MissingDependency: torch finds no CUDA device, and one was asked for.
     """
-    timed, name = Device(torch.device("cpu"), cpu_seconds, 1), "CPU"
+    timed, name = Device(torch.device("cpu"), cpu_seconds, (1, 2)), "CPU"
     if device == "cuda":
         full = full_scale()
         timed, name = full.device, full.device_name
@@ -165,8 +165,8 @@ def chosen_scale(device: str, quick: bool) -> Scale:
     return full_scale()
 
 
-def cpu_seconds(call: Run) -> float:
+def cpu_seconds(call: Run) -> Timed:
     """CPU seconds of this thread in one call: other processes may use the cores."""
     began_s = time.thread_time()
     call()
-    return time.thread_time() - began_s
+    return Timed(time.thread_time() - began_s)

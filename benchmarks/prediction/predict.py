@@ -120,11 +120,11 @@ def main() -> None:
     reported(args.json, {"cells": cells}, tables, args.readme, page=HERE / "README.md")
 
 
-def cpu_seconds(call: measure.Run) -> float:
+def cpu_seconds(call: measure.Run) -> measure.Timed:
     """CPU seconds of this thread in one call."""
     began_s = time.thread_time()
     call()
-    return time.thread_time() - began_s
+    return measure.Timed(time.thread_time() - began_s)
 
 
 def fixed_work_s(workers: int) -> float:

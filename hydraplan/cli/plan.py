@@ -74,10 +74,12 @@ def plan(
     from hydraplan.memory_limit import check_fits, planned_bytes
     from hydraplan.model import BatchPlan, BatchSummary, IntArray, StageSkew
     from hydraplan.planner.compiled import WAIT, is_cold
+    from hydraplan.planner.measured_range import Asked, extrapolated, largest_sizes, together
     from hydraplan.planner.plan import plan_many, without_taper
     from hydraplan.planner.stage_skew import stage_skew
     from hydraplan.views import console
     from hydraplan.views.bytes_text import beyond_note
+    from hydraplan.views.check_text import check_lines
     from hydraplan.views.plan_text import interleaving_note, plan_object, print_plan
 
     refuse_existing(output, force, PLAN_FILES)
@@ -122,11 +124,13 @@ def plan(
     summaries: list[BatchSummary] = []
     skews: list[StageSkew] = []
     held: list[IntArray] = []
+    asked: list[Asked] = []
 
     def kept(batch: BatchPlan) -> BatchPlan:
         summaries.append(batch.summary())
         skews.append(stage_skew(header, batch))
         held.append(planned_bytes(header, batch))
+        asked.append(largest_sizes(header.cost_model(), batch))
         check_fits(held[-1], header.options.memory_bytes, batch.batch)
         return batch
 
@@ -139,6 +143,9 @@ def plan(
         console.emit_json(plan_object(output, header, summaries, skews, held))
     else:
         print_plan(header, summaries, skews, held)
+    profiled = inputs.profile.header
+    for line in (*check_lines(profiled), *extrapolated(profiled.terms, together(asked))):
+        console.note(line)
     for note in (interleaving_note(header, summaries), beyond_note(header, held)):
         if note:
             console.note(note)

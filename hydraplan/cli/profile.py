@@ -35,7 +35,7 @@ def profile(
     from hydraplan.files.profilefile import Measurement, write_profile
     from hydraplan.huggingface import find_model
     from hydraplan.profiler.analytic import analytic_header
-    from hydraplan.profiler.report import as_object, as_text, component_errors
+    from hydraplan.profiler.report import as_object, as_text
 
     if device not in ("analytic", "cpu", "cuda"):
         raise InputError(f"--device {device!r} is unknown", "known: analytic, cpu, cuda")
@@ -60,15 +60,16 @@ def profile(
             _note(f"model dtype is {shape.dtype}; a built-in cluster has the rates of bfloat16")
     else:
         _require_torch(device)
+        from hydraplan.executor.profile_parts import ABOVE
         from hydraplan.profiler.profile import profile_cpu, profile_cuda
 
+        kernel = attention or "auto"
         if links is None:
-            header, rows = profile_cpu(shape, budget_s, _note, attention or "auto")
+            header, rows = profile_cpu(shape, budget_s, _note, ABOVE, kernel)
         else:
-            header, rows = profile_cuda(shape, links, budget_s, _note, attention or "auto")
+            header, rows = profile_cuda(shape, links, budget_s, _note, ABOVE, kernel)
     write_profile(output, header, rows)
-    errors = component_errors(header.fit, rows)
-    typer.echo(as_object(output, header, errors) if as_json else as_text(header, errors))
+    typer.echo(as_object(output, header, rows) if as_json else as_text(header, rows))
     _note(f"wrote {output}")
 
 

@@ -98,8 +98,11 @@ def with_footer(schema: pa.Schema, header: Config) -> pa.Schema:
     return schema.with_metadata({FOOTER_KEY: header.model_dump_json().encode()})
 
 
-def open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetFile:
-    """Open a file of ours; refuse one that is absent, damaged, or of another schema."""
+def open_parquet(path: Path, schema: pa.Schema, *older: pa.Schema) -> pq.ParquetFile:
+    """Open a file of ours; refuse one that is absent, damaged, or of another schema.
+
+    Schemas of `older` versions are fine, too.
+    """
     if not path.is_file():
         raise InputError(f"{path} is not a file")
     try:
@@ -108,7 +111,7 @@ def open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetFile:
         names = found.names
     except DAMAGED as error:
         raise InputError(f"{path} is not readable Parquet: {first_line(error)}") from None
-    if not found.equals(schema):
+    if not any(found.equals(known) for known in (schema, *older)):
         wrong = [i for i, f in enumerate(schema) if i >= len(names) or found.field(i) != f]
         what = (
             f"column {schema.names[wrong[0]]} differs"

@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import NonNegativeFloat, NonNegativeInt
 
-from hydraplan.config import Cluster, Config, ModelShape
+from hydraplan.config import Cluster, Config, Count, ModelShape, Rate, Seconds
 from hydraplan.costfit import CostFit
 from hydraplan.errors import InputError
 from hydraplan.files.parquet import beside, open_parquet, read_footer, with_footer
@@ -31,34 +32,113 @@ PROFILE_SCHEMA = pa.schema(
             ("p90_s", pa.float64()),
             ("flops", pa.float64()),
             ("bytes", pa.float64()),
+            ("calls", pa.int64()),
+            ("ranks", pa.int64()),
+            ("num_samples", pa.int64()),
+            ("num_disturbed", pa.int64()),
         )
     ]
 )
 
+COLUMNS_OF_VERSION_1 = 14
+"""Profiles of schema version 1 end with `bytes`; their footers are read as they are."""
+
+Name = Literal[
+    "attention", "linear", "memory", "all_to_all", "p2p", "embedding", "loss", "optimizer"
+]
+Pass = Literal["forward", "backward", "input", "weight", "send", "step"]
+
 
 class Measurement(NamedTuple):
-    """One row of the profile. Fields that a component does not have are 0, "" or false."""
+    """One row of the profile. Fields that a component does not have are 0, "" or false.
 
-    component: Literal["attention", "linear", "memory", "all_to_all", "p2p"]
-    direction: Literal["forward", "backward", "input", "weight", "send"]
-    query_rows: int
-    key_rows: int
-    num_heads: int
-    num_kv_heads: int
-    causal: bool
-    dtype: str
-    kernel: str
-    median_s: float
-    p10_s: float
-    p90_s: float
-    flops: float
-    bytes: float
+    `calls`: kernel calls in what was timed, more than one where packed sequences take one each.
+    `ranks` talked to each other. Of `num_samples`, `num_disturbed` shared their core with others.
+    """
+
+    component: Name
+    direction: Pass
+    query_rows: int = 0
+    key_rows: int = 0
+    num_heads: int = 0
+    num_kv_heads: int = 0
+    causal: bool = False
+    dtype: str = ""
+    kernel: str = ""
+    median_s: float = 0.0
+    p10_s: float = 0.0
+    p90_s: float = 0.0
+    flops: float = 0.0
+    bytes: float = 0.0
+    calls: int = 1
+    ranks: int = 1
+    num_samples: int = 0
+    num_disturbed: int = 0
+
+
+class TermError(Config):
+    """How well one coefficient of the fit explains its measurements.
+
+    Errors are |fit - measured| / measured over `num_points`: of the fit, and of a fit to all other
+    points (leave-one-out). `smallest` and `largest` size measured, in `unit`: rows of a call, bytes
+    of a message.
+    """
+
+    name: str
+    num_points: Count
+    median_error: NonNegativeFloat
+    worst_error: NonNegativeFloat
+    left_out_median: NonNegativeFloat
+    left_out_p90: NonNegativeFloat
+    smallest: NonNegativeFloat
+    largest: NonNegativeFloat
+    unit: Literal["rows", "bytes"]
+
+
+class WholeCheck(Config):
+    """A whole packed microbatch, never used in the fit: what it takes beside what is predicted.
+
+    Seconds of F, B and W through `num_layers` layers, embedding and loss.
+    """
+
+    lengths: str
+    num_sequences: Count
+    num_tokens: Count
+    longest_tokens: Count
+    num_layers: Count
+    predicted_s: tuple[Seconds, Seconds, Seconds]
+    measured_s: tuple[Seconds, Seconds, Seconds]
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, of all three ops together, less one."""
+        return sum(self.predicted_s) / sum(self.measured_s) - 1
+
+
+class ClockState(Config):
+    """A device's clock, MHz, and what held it back, as it says itself; "" if nothing or unknown."""
+
+    mhz: NonNegativeFloat
+    throttled_by: str = ""
+
+
+class DeviceFactor(Config):
+    """One of the devices of a profile made by all ranks: times as long as the median device."""
+
+    world_rank: NonNegativeInt
+    device: str
+    factor: Rate
+    clock: ClockState | None = None
 
 
 class ProfileHeader(Config):
-    """Footer of a profile. `mode` is "measured" only if every coefficient was timed."""
+    """Footer of a profile. `mode` is "measured" only if every coefficient was timed.
 
-    schema_version: Literal[1] = 1
+    Since schema version 2: `terms` of the fit, `checks` of whole microbatches, the clock `before`
+    and `after`, and `devices` where all ranks measured.
+    """
+
+    schema_version: Literal[1, 2] = 2
     tool_version: str
     mode: Literal["measured", "analytic"]
     device: str
@@ -66,6 +146,11 @@ class ProfileHeader(Config):
     model: ModelShape
     cluster: Cluster | None
     fit: CostFit
+    terms: tuple[TermError, ...] = ()
+    checks: tuple[WholeCheck, ...] = ()
+    before: ClockState | None = None
+    after: ClockState | None = None
+    devices: tuple[DeviceFactor, ...] = ()
 
 
 class Profile(NamedTuple):
@@ -93,6 +178,8 @@ def read_profile(path: Path) -> Profile:
             "make one: hydraplan profile --device analytic --cluster h100-sxm --model llama-8b"
             f" -o {path}",
         )
-    file = open_parquet(path, PROFILE_SCHEMA)
+    file = open_parquet(
+        path, PROFILE_SCHEMA, pa.schema(list(PROFILE_SCHEMA)[:COLUMNS_OF_VERSION_1])
+    )
     header = read_footer(file, path, ProfileHeader)
     return Profile(header, hashlib.sha256(header.model_dump_json().encode()).hexdigest())

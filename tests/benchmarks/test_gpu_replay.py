@@ -6,6 +6,7 @@ import torch.distributed as dist
 
 from hydraplan.kernels.attention import choose_kernel
 from hydraplan.kernels.packing import rank_layout
+from hydraplan.profiler.measure import Timed
 from tests.benchmarks.gpu_scripts import gpu_script
 from tests.builders import Place, placed_sequences
 from tests.plans import tiny_model
@@ -27,7 +28,7 @@ class Timer:
     def __call__(self, run):
         run()
         self.calls += 1
-        return float(self.calls)
+        return Timed(float(self.calls))
 
 
 def layer_of(replay, timer, dtype="float32"):

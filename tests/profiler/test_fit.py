@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from hydraplan.costfit import RateFit, causal_waste
 from hydraplan.errors import InputError
 from hydraplan.profiler.fit import (
+    MOST_SPILL,
+    AttentionWork,
     attention_call_s,
     fit_attention,
     fit_link,
@@ -16,19 +18,23 @@ from hydraplan.profiler.fit import (
 LENGTHS = 2.0 ** np.arange(4, 15)
 
 
-def attention_calls() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Flops, rows and causality of squares and of rectangles twice as wide."""
+def attention_calls() -> AttentionWork:
+    """Squares and rectangles twice as wide, and some packed squares of a call each."""
     causal = np.repeat([True, False], len(LENGTHS))
     rows = np.tile(LENGTHS, 2)
     pairs = np.where(causal, rows * (rows + 1) / 2, 2 * rows * rows)
-    return 4 * pairs * 8 * 64, rows, causal
+    calls = np.where(np.arange(len(rows)) % 5 == 0, 4.0, 1.0)
+    return AttentionWork(4 * pairs * calls * 8 * 64, rows, causal, calls)
 
 
 def test_attention_fit_recovers_the_coefficients_the_times_were_made_of() -> None:
-    truth = RateFit(call_s=5e-5, flops_per_s=3e10, half_rows=40.0, causal_block_rows=512.0)
-    flops, rows, causal = attention_calls()
-    found = fit_attention(flops, rows, causal, attention_call_s(truth, flops, rows, causal))
+    truth = RateFit(
+        call_s=5e-5, flops_per_s=3e10, half_rows=40.0, spill=0.3, causal_block_rows=512.0
+    )
+    work = attention_calls()
+    found = fit_attention(work, attention_call_s(truth, work))
     assert found.causal_block_rows == 512
+    assert found.spill == pytest.approx(0.3, rel=1e-5)
     assert found.call_s == pytest.approx(5e-5, rel=1e-6)
     assert found.flops_per_s == pytest.approx(3e10, rel=1e-6)
     assert found.half_rows == pytest.approx(40.0, rel=1e-5)
@@ -37,10 +43,10 @@ def test_attention_fit_recovers_the_coefficients_the_times_were_made_of() -> Non
 
 def test_attention_fit_keeps_to_the_truth_when_a_fifth_of_the_points_is_disturbed() -> None:
     truth = RateFit(call_s=5e-5, flops_per_s=3e10, half_rows=40.0, causal_block_rows=512.0)
-    flops, rows, causal = attention_calls()
-    measured = attention_call_s(truth, flops, rows, causal)
+    work = attention_calls()
+    measured = attention_call_s(truth, work)
     measured[::5] *= 10
-    found = fit_attention(flops, rows, causal, measured)
+    found = fit_attention(work, measured)
     assert found.flops_per_s == pytest.approx(3e10, rel=0.01)
     assert found.call_s == pytest.approx(5e-5, rel=0.01)
     assert found.causal_block_rows == 512
@@ -49,7 +55,8 @@ def test_attention_fit_keeps_to_the_truth_when_a_fifth_of_the_points_is_disturbe
 def test_half_rows_stay_below_the_largest_call_when_the_data_cannot_tell() -> None:
     rows = np.array([16.0, 32.0, 64.0, 128.0])
     flops = 1e4 * rows**2
-    found = fit_attention(flops, rows, np.zeros(4, bool), 1e-6 * rows)
+    work = AttentionWork(flops, rows, np.zeros(4, bool), np.ones(4))
+    found = fit_attention(work, 1e-6 * rows)
     assert found.half_rows <= 128
 
 
@@ -95,9 +102,11 @@ def test_too_fast_counts_as_much_as_too_slow() -> None:
 def test_no_coefficient_is_ever_negative_and_the_rate_is_finite(times: list[float]) -> None:
     measured = np.array(times)
     rows = 2.0 ** np.arange(4, 4 + len(times))
-    found = fit_attention(rows**2, rows, np.arange(len(times)) % 2 == 0, measured)
+    causal = np.arange(len(times)) % 2 == 0
+    found = fit_attention(AttentionWork(rows**2, rows, causal, np.ones(len(times))), measured)
     assert found.call_s >= 0
     assert found.half_rows >= 0
+    assert 0 <= found.spill <= MOST_SPILL
     assert 0 < found.flops_per_s < np.inf
     link = fit_link(rows, measured)
     assert link.latency_s >= 0

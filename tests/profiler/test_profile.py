@@ -9,13 +9,13 @@ torch = pytest.importorskip("torch")
 from hydraplan.config import load_model  # noqa: E402
 from hydraplan.cost import CostModel  # noqa: E402
 from hydraplan.errors import Infeasible, MissingDependency  # noqa: E402
+from hydraplan.executor.profile_parts import ABOVE  # noqa: E402
 from hydraplan.files.profilefile import Measurement, read_profile, write_profile  # noqa: E402
 from hydraplan.kernels.attention import choose_kernel  # noqa: E402
 from hydraplan.profiler import profile  # noqa: E402
 from hydraplan.profiler.attention_points import attention_flops, attention_points  # noqa: E402
 from hydraplan.profiler.fit import COMPONENTS, rows_of  # noqa: E402
 from hydraplan.profiler.profile import check_memory, profile_cpu  # noqa: E402
-from hydraplan.profiler.report import component_errors  # noqa: E402
 
 
 class Timed(Exception):
@@ -29,11 +29,13 @@ def test_the_named_attention_kernel_is_timed(monkeypatch, given, timed) -> None:
     def stop(model, kernel, device):
         raise Timed(kernel.name)
 
-    monkeypatch.setattr(profile, "measure_links", lambda seconds: [])
-    monkeypatch.setattr(profile, "sweep", lambda *arguments: [])
+    link = Measurement("p2p", "send", bytes=1e3, p10_s=1e-3)
+    links = [link, link._replace(bytes=1e4)]
+    links += [row._replace(component="all_to_all") for row in links]
+    monkeypatch.setattr(profile, "measure_links", lambda seconds: links)
     monkeypatch.setattr(profile, "attention_points", stop)
     with pytest.raises(Timed, match=timed):
-        profile.profile_cpu(load_model("tiny"), 2.0, lambda text: None, **given)
+        profile.profile_cpu(load_model("tiny"), 2.0, lambda text: None, ABOVE, **given)
 
 
 def test_an_attention_kernel_that_does_not_work_is_refused_before_anything_is_timed(
@@ -41,7 +43,7 @@ def test_an_attention_kernel_that_does_not_work_is_refused_before_anything_is_ti
 ) -> None:
     monkeypatch.setattr(profile, "measure_links", lambda seconds: pytest.fail("timed"))
     with pytest.raises(MissingDependency, match="kernel cuda cannot be used"):
-        profile.profile_cpu(load_model("tiny"), 2.0, lambda text: None, "cuda")
+        profile.profile_cpu(load_model("tiny"), 2.0, lambda text: None, ABOVE, "cuda")
 
 
 @pytest.mark.dist
@@ -49,7 +51,7 @@ def test_an_attention_kernel_that_does_not_work_is_refused_before_anything_is_ti
 def test_a_measured_cpu_profile_holds_every_component_and_sensible_costs(tmp_path: Path) -> None:
     model = load_model("tiny")
     threads = torch.get_num_threads()
-    header, rows = profile_cpu(model, 2.0, lambda text: None)
+    header, rows = profile_cpu(model, 2.0, lambda text: None, ABOVE)
     assert torch.get_num_threads() == threads
     assert (header.mode, header.cluster, header.model) == ("measured", None, model)
     assert set(header.versions) == {"hydraplan", "python", "torch"}
@@ -66,9 +68,15 @@ def test_a_measured_cpu_profile_holds_every_component_and_sensible_costs(tmp_pat
         ("backward", False),
     }
     assert {r.num_heads for r in rows if r.component == "attention"} == {1, 2, 4, 8}
-    assert all(
-        e.num_points and e.worst_error is not None for e in component_errors(header.fit, rows)
+    terms = {term.name: term for term in header.terms}
+    assert terms.keys() == COMPONENTS.keys()
+    assert all(0 < term.smallest <= term.largest for term in terms.values())
+    assert terms["linear_forward"].largest == max(
+        r.query_rows for r in rows_of("linear_forward", rows)
     )
+    assert all(row.num_samples >= 1 for row in rows)
+    packed = [r for r in rows_of("attention_forward", rows) if r.calls > 1]
+    assert {r.calls for r in packed} <= {8}
     assert header.fit.fabric_p2p == header.fit.node_p2p
     assert header.fit.segments_in_one_call is False
 
@@ -88,14 +96,14 @@ def test_attention_flops_are_those_the_cost_model_charges() -> None:
     assert attention_flops(3, 5, False, 2, 4) == 4 * 15 * 2 * 4
     cpu = torch.device("cpu")
     points = attention_points(load_model("tiny"), choose_kernel(cpu, torch.float32), cpu)
-    forward, backward = min(points, key=lambda p: p.flops).prepare()
+    forward, backward = min(points, key=lambda p: p.work).prepare()
     assert backward.row.flops == 2.5 * forward.row.flops
 
 
 def test_a_model_of_which_one_layer_does_not_fit_is_refused_with_both_figures() -> None:
     model = load_model("llama-70b")
-    layer = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672
-    needed = 3 * 4 * layer  # float32 weights and gradients, and casts
+    head = 8192 * 128_256
+    needed = 3 * 4 * head  # float32 weights and gradients, and casts
     check_memory(model, needed)
-    with pytest.raises(Infeasible, match=r"llama-70b needs 9\.6 GiB to be timed, 9\.6 GiB are"):
+    with pytest.raises(Infeasible, match=r"llama-70b needs 11\.7 GiB to be timed, 11\.7 GiB are"):
         check_memory(model, needed - 1)
