@@ -4,8 +4,9 @@ Once ranks are known to be slow, every batch that comes up for the first time is
 That takes a tenth of a second or more, and all workers would wait for it. So as a step begins, the
 batch of the next one goes to a process that was forked from rank 0 and holds all batches; a thread
 would hold up rank 0 itself. If what is believed of the ranks is still the same when that batch is
-due, its decision is there; else, and if the process is gone, it is decided on the spot. The
-decision is the same either way, so a run does not depend on which it was.
+due, its decision is there; else, and if the process is gone, fails, or does not answer in time, it
+is decided on the spot. The decision is the same either way, so a run does not depend on which it
+was.
 
 The process computes on the CPU alone, uses no communicator and no GPU, and ends with rank 0.
 """
@@ -28,10 +29,13 @@ Answer = tuple[Change, float, float]
 
 
 class Ahead:
-    """A `Decide` that may be asked before its answer is needed; `close` ends its process."""
+    """A `Decide` that may be asked before its answer is needed; `close` ends its process.
 
-    def __init__(self, decide: Decide, batches: Mapping[int, BatchPlan]) -> None:
-        self._decide = decide
+    An answer that was begun is waited for `wait_s` seconds at most.
+    """
+
+    def __init__(self, decide: Decide, batches: Mapping[int, BatchPlan], wait_s: float) -> None:
+        self._decide, self._wait_s = decide, wait_s
         self._asked: tuple[int, bytes] | None = None
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
@@ -68,18 +72,30 @@ class Ahead:
 
     def _received(self) -> Answer | None:
         self._asked = None
-        return self._exchanged(lambda pipe: pipe.recv())
 
-    def _exchanged(self, act: Callable[[Connection], Answer | None]) -> Answer | None:
-        """What comes of it; None, from now on, where the process is gone."""
+        def answer(pipe: Connection) -> Answer | str:
+            if not pipe.poll(self._wait_s):
+                raise TimeoutError
+            found: Answer | str = pipe.recv()
+            return found
+
+        return self._exchanged(answer)
+
+    def _exchanged(self, act: Callable[[Connection], Answer | str | None]) -> Answer | None:
+        """What comes of it; None, from now on, where the process is of no use any more."""
         if self._pipe is None:
             return None
         try:
-            return act(self._pipe)
+            found = act(self._pipe)
+        except TimeoutError:
+            found = f"did not answer within {self._wait_s:g} s"
         except (EOFError, OSError):
-            self.close()
-            note("the process that decides ahead is gone; batches are decided between steps")
-            return None
+            found = "is gone"
+        if not isinstance(found, str):
+            return found
+        self.close()
+        note(f"the process that decides ahead {found}; batches are decided between steps")
+        return None
 
 
 def _answer(
@@ -89,7 +105,7 @@ def _answer(
     other: Connection,
     parent: int,
 ) -> None:
-    """Body of the process: decide what comes, until rank 0 is gone."""
+    """Body of the process: decide what comes, until rank 0 is gone; a text says what failed."""
     begin_as_child(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -99,4 +115,8 @@ def _answer(
             number, factor = pipe.recv()
         except EOFError:
             return
-        pipe.send(decide(batches[number], np.asarray(factor)))
+        try:
+            answer: Answer | str = decide(batches[number], np.asarray(factor))
+        except Exception as error:  # told by rank 0, in a line
+            answer = f"failed on batch {number} ({type(error).__name__}: {error})"
+        pipe.send(answer)

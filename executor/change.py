@@ -14,6 +14,7 @@ from hydraplan.errors import InputError, InvalidPlan
 from hydraplan.executor.valid import lower_batch
 from hydraplan.files.decisionsfile import Change, with_change
 from hydraplan.invariants import RULES
+from hydraplan.memory_limit import fits_as_planned
 from hydraplan.metrics import planned_live_peaks
 from hydraplan.migration import Moves, check_moves
 from hydraplan.model import BatchPlan
@@ -77,4 +78,12 @@ def checked(
                 f" limit is {limit}",
                 hint,
             )
+    if not fits_as_planned(cost, header.options, batch, header.cluster is not None)(
+        found, change.moves
+    ):
+        raise InputError(
+            f"{where}: it needs more memory than --memory-gib {header.options.memory_gib:g} of the"
+            " plan and than the batch as planned",
+            hint,
+        )
     return Changed(found, steps, change.moves)

@@ -32,6 +32,7 @@ from hydraplan.executor.belief import PARTS, learn, named, unknown
 from hydraplan.executor.predicted import loads_of
 from hydraplan.files.decisionsfile import Change, Decided, in_force, with_change
 from hydraplan.files.runfile import Correction, RunHeader
+from hydraplan.memory_limit import fits_as_planned
 from hydraplan.metrics import shares
 from hydraplan.model import BatchPlan, FloatArray, Schedule
 from hydraplan.planheader import PlanOptions
@@ -247,12 +248,22 @@ def asked_for(header: RunHeader) -> bool:
 
 
 def decide_by(
-    cost: CostModel, options: PlanOptions, correction: Correction, migration: bool
+    cost: CostModel,
+    options: PlanOptions,
+    correction: Correction,
+    migration: bool,
+    *,
+    on_gpu: bool = False,
+    most_rows: int | None = None,
 ) -> Decide:
     """How a run decides that was asked for these; a decision without gain is no change.
 
     A new order holds no more than the plan allows; where it has no limit, than its own order.
+    `on_gpu`: whether communicators count in the memory that the plan was given. `most_rows` of a
+    slot that is placed anew, where that is less than the cap.
     """
+    cap_tokens = min(options.max_tokens_per_rank, most_rows or options.max_tokens_per_rank)
+    placing = options.model_copy(update={"max_tokens_per_rank": cap_tokens})
 
     def decided(batch: BatchPlan, factor: FloatArray) -> tuple[Change, float, float]:
         planned = slot_times(cost, batch.sequences.placed(), batch.num_microbatches)
@@ -276,14 +287,22 @@ def decide_by(
             forms=FORMS if migration else (),
             reorder=None if correction == "none" else reorder,
             most_live_tokens=options.live_limit_tokens,
-            anew=() if correction == "none" else placed_anew(cost, options, batch, factor),
+            anew=() if correction == "none" else placed_anew(cost, placing, batch, factor),
             cap_tokens=options.max_tokens_per_rank,
             promise=lambda slots: promised_s(slots, memory(slots)),
+            fits=fits_as_planned(cost, options, batch, on_gpu),
         )
         schedule = None if found.schedule == batch.schedule else found.schedule
         return Change(schedule, found.moves, found.places), found.before_s, found.after_s
 
     return decided
+
+
+def decide_of(header: RunHeader, cost: CostModel, most_rows: int | None = None) -> Decide:
+    """How a run decides, by what its header says."""
+    asked = header.plan.options, header.correction, header.migration
+    on_gpu = header.plan.cluster is not None
+    return decide_by(cost, *asked, on_gpu=on_gpu, most_rows=most_rows)
 
 
 def remembered(decide: Decide, most: int) -> Decide:
@@ -308,7 +327,7 @@ def warm_up(header: RunHeader, cost: CostModel, batch: BatchPlan) -> None:
             console.note(WAIT)
         factor = np.ones((cost.pp, cost.ranks))
         factor[0, 0] = 2.0
-        decide = decide_by(cost, header.plan.options, header.correction, header.migration)
+        decide = decide_of(header, cost)
         Corrections(cost, {batch.batch: batch}, decide).predicted_s(
             batch, decide(batch, factor)[0], factor
         )

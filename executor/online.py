@@ -17,7 +17,7 @@ from hydraplan.executor.correction import (
     Replay,
     Worked,
     asked_for,
-    decide_by,
+    decide_of,
     in_parts,
 )
 from hydraplan.executor.groups import World
@@ -28,6 +28,7 @@ from hydraplan.executor.tell_change import Known
 from hydraplan.files.decisionsfile import Change, Decided, in_force, with_change
 from hydraplan.files.opsfile import StepOps, each_ops
 from hydraplan.files.runfile import RunHeader, open_run
+from hydraplan.memory import kept_logit_rows
 from hydraplan.metrics import shares
 from hydraplan.migration import NO_MOVES
 from hydraplan.model import BatchPlan
@@ -46,7 +47,7 @@ class Online:
     deciding: Corrections | Replay | None = None
     scale: OpScale | None = None
     ahead: Ahead | None = None
-    predicted: dict[tuple[int, Change], Predicted] = field(default_factory=dict)
+    predicted: dict[int, tuple[Change, Predicted]] = field(default_factory=dict)
     decided: Decided | None = None
 
     def coming(self, step: int, batch: BatchPlan) -> Changed:
@@ -112,11 +113,11 @@ class Online:
         return Worked(step, batch, change, taken_s, *parts)
 
     def _prediction(self, batch: int, change: Change) -> Predicted:
-        key = (batch, change)
-        if key not in self.predicted:
-            found = with_change(self.batches[batch], change)
-            self.predicted[key] = predict(self.job.cost, found, change.moves)
-        return self.predicted[key]
+        last, found = self.predicted.get(batch, (None, None))
+        if found is None or last != change:
+            found = predict(self.job.cost, with_change(self.batches[batch], change), change.moves)
+            self.predicted[batch] = change, found
+        return found
 
 
 def online(world: World, job: Job, header: RunHeader, replayed: Iterable[Decided]) -> Online:
@@ -129,8 +130,9 @@ def online(world: World, job: Job, header: RunHeader, replayed: Iterable[Decided
     if header.replays is not None:
         state.deciding = Replay(replayed, world.pp, world.ranks)
         return state
-    decide = decide_by(job.cost, job.header.options, header.correction, header.migration)
-    state.ahead = Ahead(decide, batches)
+    most_rows = kept_logit_rows(job.model) if job.settings.paced else None
+    decide = decide_of(header, job.cost, most_rows)
+    state.ahead = Ahead(decide, batches, job.settings.timeout_s / 2)  # others wait that long
     state.deciding = Corrections(job.cost, batches, state.ahead)
     state.scale = OpScale()
     return state

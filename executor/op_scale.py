@@ -6,6 +6,9 @@ stage and kind of op has a line, seconds = fixed + rate x predicted, through the
 the last `STEPS` steps, known device factors taken off. What the lines say of the present step is
 the load that estimates compare with.
 
+Ops that are predicted to take nothing, in empty slots of a model without fixed times, take what the
+middle one of them does: so a lane that has no others is seen to become faster or slower.
+
 Lines are those of least absolute relative residuals, so a slow lane does not bend them while most
 of the ops they go through are of others, or older. A stage of a single lane is its own reference:
 it is seen to become slow, not to have been so from the first step on.
@@ -62,7 +65,14 @@ class OpScale:
                     *(np.concatenate(column) for column in zip(*kept, strict=True))
                 )
                 load_s[stage][at] = fixed_s + rate * planned_s
+                if not planned_s.all():
+                    load_s[stage][at] = np.where(planned_s > 0, load_s[stage][at], _idle_s(kept))
         return load_s
+
+
+def _idle_s(kept: list[tuple[FloatArray, FloatArray]]) -> float:
+    """What ops take that are predicted to take nothing: in the middle, and at nominal speed."""
+    return float(np.median(np.concatenate([own_s[planned_s == 0] for planned_s, own_s in kept])))
 
 
 def line(predicted_s: FloatArray, taken_s: FloatArray) -> tuple[float, float]:

@@ -20,7 +20,6 @@ from hydraplan.executor.data import (
     generated_tokens,
     indexed_tokens,
 )
-from hydraplan.executor.decoder import LOSS_CHUNK_ELEMENTS
 from hydraplan.executor.inject import check_injected
 from hydraplan.executor.launch import under_torchrun
 from hydraplan.executor.memory import check_memory
@@ -29,6 +28,7 @@ from hydraplan.executor.valid import lower_batch, read_valid_batch
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import plan_digest
 from hydraplan.host import available_bytes
+from hydraplan.memory import kept_logit_rows
 from hydraplan.model import BatchPlan
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.lowering import Steps
@@ -100,14 +100,19 @@ class Job:
         return replace(self.header.cost_model(), model=self.model, recompute=self.recompute)
 
 
-def _check_head(header: PlanHeader, batch: BatchPlan) -> None:
-    """Refuse to pace a head whose logits are made in chunks, by products that are not paced."""
+def check_head(header: PlanHeader, batch: BatchPlan) -> None:
+    """Refuse to pace a head whose logits are made in chunks, by products that are not paced.
+
+    Raises:
+        InputError: A slot of the batch has so many rows.
+    """
     placed = batch.sequences.placed()
     rows = int(slot_rows(placed, header.options.ranks, batch.num_microbatches).max())
-    if rows * header.model.vocab_size > LOSS_CHUNK_ELEMENTS:
+    most = kept_logit_rows(header.model)
+    if rows > most:
         raise InputError(
             f"--paced: {rows} rows of batch {batch.batch} x {header.model.vocab_size} ids are more"
-            f" logits than the {LOSS_CHUNK_ELEMENTS} of a head that is one product",
+            f" logits than a head makes in one product, that of {most} rows",
             "plan with a smaller --max-tokens-per-rank, or a model with a smaller vocab_size",
         )
 
@@ -152,7 +157,7 @@ def prepare(path: Path, batches: Iterable[int], settings: Settings) -> Job:
     for batch in read:
         count_labels(batch.sequences.placed(), batch.batch)
         if settings.paced:
-            _check_head(header, batch)
+            check_head(header, batch)
     if data is not None:
         tokens = indexed_tokens(data, header)
         placed = [batch.sequences.placed() for batch in read]

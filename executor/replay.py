@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hydraplan.errors import InputError, StalePlan
 from hydraplan.executor.change import checked
+from hydraplan.executor.prepare import check_head
 from hydraplan.files.decisionsfile import Decided, decisions_digest
 from hydraplan.files.runfile import RunHeader, open_run
 from hydraplan.model import BatchPlan
@@ -70,7 +71,10 @@ def prove(replay: Path, rows: Iterable[Decided], run: RunHeader, read: Iterable[
     cost = replace(run.plan.cost_model(), model=model, recompute=run.recompute)
     for row in rows:
         if row.batch in batches:
-            checked(run.plan, batches[row.batch], row.change, f"{replay}, step {row.step}", cost)
+            of = f"{replay}, step {row.step}"
+            changed = checked(run.plan, batches[row.batch], row.change, of, cost)
+            if run.paced:
+                check_head(run.plan, changed.batch)
 
 
 def replays(replay: Path | None, rows: tuple[Decided, ...]) -> str | None:

@@ -8,7 +8,7 @@ time went. Nothing is trained, so there is no loss.
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from hydraplan.executor.correction import Corrections, Replay, asked_for, decide_by, remembered
+from hydraplan.executor.correction import Corrections, Replay, asked_for, decide_of, remembered
 from hydraplan.executor.folder import run_folder
 from hydraplan.executor.predicted import Predicted, predict
 from hydraplan.executor.replay import decisions_of, prove, replays, steps_of
@@ -158,7 +158,7 @@ def _corrected(
 ) -> Iterator[Ran]:
     """Steps of the first trial, with what all trials took."""
     cost, batches = header.plan.cost_model(), {batch.batch: batch for batch in visited}
-    made = decide_by(cost, header.plan.options, header.correction, header.migration)
+    made = decide_of(header, cost)
     decide = remembered(made, KEPT)
 
     def ran(trial: int) -> list[Ran]:

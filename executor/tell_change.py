@@ -1,7 +1,7 @@
 """Before a step rank 0 tells all workers what its batch runs; each checks that before it runs it.
 
-Length and digest of the change go first, and the change itself only where no worker has it yet:
-all keep what they were told, so all know alike what is new. Each decodes the same bytes, compares
+Length and digest of the change go first, and the change itself only where it is another than the
+batch ran last: all keep that, so all know alike what is new. Each decodes the same bytes, compares
 their digest and proves the change fit for itself (`hydraplan.executor.change`); that all are about
 to run the same is proven once more with the batch (`same_step`).
 """
@@ -28,11 +28,11 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a worker was told so far, by batch and digest."""
+    """What a worker was told of every batch last, and the digest of that."""
 
     world: World
     job: Job
-    changed: dict[tuple[int, bytes], Changed] = field(default_factory=dict)
+    changed: dict[int, tuple[bytes, Changed]] = field(default_factory=dict)
 
     def tell(self, batch: BatchPlan, change: Change | None) -> Changed:
         """The batch as all workers are about to run it; `change` is given on rank 0; collective.
@@ -46,8 +46,8 @@ class Known:
         head = np.frombuffer(len(raw).to_bytes(8, "little") + _digest(raw), np.uint8)
         head = _told(head.copy())
         size, digest = int.from_bytes(head[:8].tobytes(), "little"), head[8:].tobytes()
-        key = (batch.batch, digest)
-        if key not in self.changed:
+        last, changed = self.changed.get(batch.batch, (b"", None))
+        if changed is None or last != digest:
             body = np.frombuffer(raw, np.uint8) if change is not None else np.zeros(size, np.uint8)
             raw = _told(body.copy()).tobytes()
             if _digest(raw) != digest:
@@ -60,8 +60,8 @@ class Known:
             changed = checked(job.header, batch, found, of, job.cost)
             if found.places is not None and job.is_shared:  # rows that were not its own yet
                 check_held(self.world, job, [changed.batch.sequences])
-            self.changed[key] = changed
-        return self.changed[key]
+            self.changed[batch.batch] = digest, changed
+        return changed
 
 
 def _digest(raw: bytes) -> bytes:

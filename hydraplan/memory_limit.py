@@ -4,15 +4,21 @@ Bytes are those of `hydraplan.memory`. On a GPU every process group of a rank is
 world, the pool of its stage, one a way between stages, and the inner groups of its sequences.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
+from hydraplan.activations import forward_bytes, held_shares
 from hydraplan.cost import CostModel
 from hydraplan.errors import Infeasible
 from hydraplan.host import GIB
 from hydraplan.layout import expand
 from hydraplan.memory import TERMS, Engine, group_bytes, stage_bytes
+from hydraplan.metrics import live_peaks
+from hydraplan.migration import Moves
 from hydraplan.model import BatchPlan, IntArray, Sequences
-from hydraplan.planheader import PlanHeader
+from hydraplan.moved_work import moved_tokens
+from hydraplan.planheader import PlanHeader, PlanOptions
 from hydraplan.slots import slot_rows
 
 STATES = ("weights", "gradients", "optimizer")
@@ -32,6 +38,41 @@ def batch_bytes(
 def planned_bytes(header: PlanHeader, batch: BatchPlan) -> IntArray:
     """As `batch_bytes`, of a batch of a plan; what a cluster file describes has GPUs."""
     return batch_bytes(header.cost_model(), batch, header.cluster is not None)
+
+
+def changed_bytes(cost: CostModel, batch: BatchPlan, moves: Moves, on_gpu: bool) -> IntArray:
+    """As `batch_bytes`, of a batch with work that moves.
+
+    Activations of moved work come on top, as if each stage held the most of it when it is fullest;
+    what is on its way is left out.
+    """
+    held = batch_bytes(cost, batch, on_gpu)
+    if moves:
+        moved = moved_tokens(cost, batch.sequences.placed(), moves, batch.num_microbatches)
+        shares = held_shares(cost.model, cost.recompute)
+        most = live_peaks(batch.schedule, np.zeros(moved.shape[2:], np.int64), shares, moved)
+        row_bytes = np.array(cost.layers).sum(axis=1) * forward_bytes(cost.model) / cost.tp
+        more = np.ceil(row_bytes * most.max(axis=1)).astype(np.int64)
+        held[TERMS.index("activations")] += more
+    return held
+
+
+def fits_as_planned(
+    cost: CostModel, options: PlanOptions, planned: BatchPlan, on_gpu: bool
+) -> Callable[[BatchPlan, Moves], bool]:
+    """Whether a change of a planned batch keeps to the memory that the plan was given.
+
+    Or to what the batch takes as planned, if that is more: a run may make other things again.
+    """
+    limit_bytes = options.memory_bytes
+    if limit_bytes is None:
+        return lambda batch, moves: True
+    most = max(limit_bytes, int(batch_bytes(cost, planned, on_gpu).sum(axis=0).max()))
+
+    def fits(batch: BatchPlan, moves: Moves) -> bool:
+        return bool(changed_bytes(cost, batch, moves, on_gpu).sum(axis=0).max() <= most)
+
+    return fits
 
 
 def most_communicators(cost: CostModel, placed: Sequences) -> int:

@@ -65,6 +65,7 @@ def decide(
     anew: Collection[Places] = (),
     cap_tokens: int | None = None,
     promise: Callable[[SlotTimes], float] | None = None,
+    fits: Callable[[BatchPlan, Moves], bool] | None = None,
 ) -> Decision:
     """Choose for a batch of a plan, alike wherever it is asked.
 
@@ -79,6 +80,7 @@ def decide(
             `allowed`.
         promise: About what slots take in a new order, quick to tell; those of the `REORDERED`
             least are ordered anew. None to order all.
+        fits: What a batch must keep to besides, in its op order and with moves; None for nothing.
     """
     most = allowed(cost, batch, most_live_tokens)
     full = most
@@ -98,7 +100,8 @@ def decide(
     def tried(each: Candidate, ordered: BatchPlan, ways: Iterable[Way]) -> None:
         nonlocal found
         for decision in _scored(cost, ordered, ways, each.most_live_tokens):
-            if decision.after_s < goal_s():
+            is_faster = decision.after_s < goal_s()
+            if is_faster and (fits is None or fits(ordered, decision.moves)):
                 found = decision._replace(before_s=planned_s, places=each.places)
 
     for each in known:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def ahead():
         return Change(moves=Moves(rows=(RowMove(0, 0, 0, 1, rows),))), float(factor.sum()), 1.0
 
     parent = os.getpid()
-    found = Ahead(decide, BATCHES)
+    found = Ahead(decide, BATCHES, 30.0)
     yield found, here
     found.close()
 
@@ -71,6 +72,43 @@ def test_a_process_that_is_gone_is_told_once_and_decisions_go_on(ahead, capfd):
     assert here == [0, 1]
     assert capfd.readouterr().err.count("decides ahead is gone") == 1
     assert not found._process.is_alive()
+
+
+def test_a_process_that_fails_or_does_not_answer_is_told_in_a_line_and_ended(capfd):
+    parent = os.getpid()
+
+    def decide(batch, factor):
+        if os.getpid() == parent:
+            return Change(), 2.0, 1.0
+        if batch.batch == 0:
+            raise ValueError("no such lane")
+        time.sleep(600)
+
+    for number, said in ((0, "failed on batch 0 (ValueError: no such lane)"),
+                         (1, "did not answer within 0.2 s")):  # fmt: skip
+        found = Ahead(decide, BATCHES, wait_s=0.2 if number else 30.0)
+        found.begin(BATCHES[number], ONES)
+        assert found(BATCHES[number], ONES) == (Change(), 2.0, 1.0)
+        told = capfd.readouterr().err
+        assert (said in told, told.count("\n")) == (True, 1)
+        assert not found._process.is_alive()
+        assert found(BATCHES[2], ONES) == (Change(), 2.0, 1.0)
+        assert capfd.readouterr().err == ""
+        found.close()
+
+
+def test_a_process_that_is_killed_while_it_decides_keeps_nobody_waiting(capfd):
+    parent = os.getpid()
+
+    def decide(batch, factor):
+        if os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Change(), 2.0, 1.0
+
+    found = Ahead(decide, BATCHES, 30.0)
+    found.begin(BATCHES[0], ONES)
+    assert found(BATCHES[0], ONES) == (Change(), 2.0, 1.0)
+    assert "decides ahead is gone" in capfd.readouterr().err
 
 
 def test_a_batch_is_open_while_somebody_is_slow_and_it_is_not_decided():

@@ -87,3 +87,22 @@ def test_a_straggler_is_told_under_a_wrong_cost_model_and_keeps_its_factor():
     assert [ranks for ranks, _ in told[6:17]] == [[(1, 3)]] * 11
     assert told[16][1] == pytest.approx(1.5, rel=0.03)
     assert [ranks for ranks, _ in told[19:]] == [[]] * 5
+
+
+def test_a_lane_without_predicted_work_is_seen_to_become_well_and_names_nobody():
+    """Its ops take 0.02 s, 20 times that while it is slow; a model without fixed times says 0."""
+    rng, scale, seen = np.random.default_rng(1), OpScale(), nominal(2, 4)
+    named = []
+    for at in range(16):
+        measured, predicted = step(rng)
+        for planned_s, busy_s in zip(predicted.busy_s, measured.busy_s, strict=True):
+            planned_s[:, 1] = 0.0
+            is_slow = 5 <= at < 10
+            busy_s[:, 1] = (20 if is_slow else 1) * 0.02 * rng.lognormal(0, 0.01, len(OPS))
+        load_s = scale.load_s(measured, predicted, seen.factor)
+        assert all((stage_s > 0).all() for stage_s in load_s)
+        seen = observe(seen, summed(measured.busy_s), summed(load_s))
+        named.append(seen.slow)
+    assert not any(named[:5])
+    assert set(named[8]) == {(0, 1), (1, 1)}
+    assert named[-1] == []

@@ -146,6 +146,6 @@ def test_a_head_of_more_than_one_product_and_a_gpu_are_not_paced(tmp_path, monke
     plan = write_test_plan(tmp_path / "x.plan", [WHOLE], pp=1, ranks=2)
     assert command(["execute", str(plan), "--paced", "--device", "cuda"]) == 2
     assert "a GPU has its own pace" in capsys.readouterr().err
-    monkeypatch.setattr("hydraplan.executor.prepare.LOSS_CHUNK_ELEMENTS", 64 * 49 - 1)
+    monkeypatch.setattr("hydraplan.memory.LOSS_CHUNK_ELEMENTS", 64 * 49 - 1)
     assert command(["execute", str(plan), "--paced"]) == 2
     assert "49 rows of batch 0 x 64 ids are more logits" in capsys.readouterr().err

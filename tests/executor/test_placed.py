@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
+from hydraplan.errors import InputError
 from hydraplan.files.lengths import Lengths
 from hydraplan.files.planfile import open_plan, read_batch, write_plan
 from hydraplan.files.profilefile import Profile
 from hydraplan.files.runfile import read_step_ops
 from hydraplan.places import places_of
 from hydraplan.planner.plan import plan as make_plan
+from hydraplan.slots import slot_rows
 from tests.executor.trained import losses, make_up_times, train
 from tests.planner.cases import options, profile
 from tests.plans import plan_header
@@ -43,7 +45,7 @@ def taken(request, monkeypatch):
 
 @pytest.mark.timeout(400)
 def test_batches_placed_anew_train_the_same_rows_and_are_repeated_and_undone(
-    plan, tmp_path, taken, request
+    plan, tmp_path, taken, request, monkeypatch
 ):
     asked = {"steps": 12, "correction": "portfolio", "dtype": "float32"}
     run = train(plan, output=tmp_path / "x.run", **asked)
@@ -72,3 +74,11 @@ def test_batches_placed_anew_train_the_same_rows_and_are_repeated_and_undone(
     again = train(plan, replay=tmp_path / "x.run", dtype="float32")
     assert losses(again) == losses(run)
     assert [row.change for row in again.decisions] == [row.change for row in run.decisions]
+
+    if is_left_out:  # what is planned may be paced, what is placed anew holds more
+        batches = [read_batch(opened, number) for number in (0, 1)]
+        most = max(slot_rows(b.sequences.placed(), 3, b.num_microbatches).max() for b in batches)
+        elements = int(most) * opened.header.model.vocab_size
+        monkeypatch.setattr("hydraplan.memory.LOSS_CHUNK_ELEMENTS", elements)
+        with pytest.raises(InputError, match=r"--paced: .* are more logits"):
+            train(plan, replay=tmp_path / "x.run", paced=True)

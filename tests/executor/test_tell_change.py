@@ -25,6 +25,7 @@ ORDER = SCHEDULES["zb-h1"].make(1, 3, 1)
 CHANGES = (
     Change(),
     Change(ORDER, Moves(rows=(RowMove(0, 1, 0, 1, 16),))),
+    Change(ORDER, Moves(rows=(RowMove(0, 1, 0, 1, 16),))),
     Change(),
     Change(ORDER),
 )
@@ -40,7 +41,7 @@ def known(plan, rank):
     return Known(World(rank, 1, 2), job)
 
 
-def test_all_workers_hold_what_rank_0_told_and_bodies_travel_once(plan, monkeypatch):
+def test_all_workers_hold_what_rank_0_told_last_and_only_new_bodies_travel(plan, monkeypatch):
     def told(rank):
         batch, state, sizes = read_batch(plan, 0), known(plan, rank), []
         sent = tell_change._told
@@ -52,11 +53,12 @@ def test_all_workers_hold_what_rank_0_told_and_bodies_travel_once(plan, monkeypa
             assert now.schedule == (change.schedule or batch.schedule)
             assert moves == change.moves
             assert len(steps) == 1
+        assert len(state.changed) == 1
         return sizes
 
     first, second = run_ranks(told, 2)
-    bodies = [len(CHANGES[i].to_text()) for i in (0, 1, 3)]
-    assert first == second == [40, bodies[0], 40, bodies[1], 40, 40, bodies[2]]
+    bodies = [len(change.to_text()) for change in CHANGES]
+    assert first == second == [40, bodies[0], 40, bodies[1], 40, 40, bodies[3], 40, bodies[4]]
 
 
 def test_a_change_that_is_not_as_it_was_made_or_does_not_fit_is_refused_by_each_worker(

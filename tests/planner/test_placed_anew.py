@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydraplan.errors import Infeasible
+from hydraplan.errors import Infeasible, InputError
 from hydraplan.executor.change import checked
 from hydraplan.executor.correction import decide_by
-from hydraplan.files.decisionsfile import Change
+from hydraplan.files.decisionsfile import Change, with_change
 from hydraplan.files.lengths import Lengths
+from hydraplan.memory_limit import batch_bytes, changed_bytes
 from hydraplan.metrics import planned_live_peaks, shares
 from hydraplan.places import with_places
 from hydraplan.planner.pipeline.schedules import SCHEDULES
@@ -170,6 +171,36 @@ def test_a_decision_takes_new_places_and_holds_no_more_than_the_plan(live):
     alone, _, alone_s = decide_by(cost, header.options, "none", True)(batch, factor)
     assert alone.places is None
     assert with_s < alone_s
+
+
+def test_a_decision_keeps_to_the_memory_that_the_plan_was_given():
+    header, batch = planned(256, widest=4, microbatches=40)
+    cost, factor = header.cost_model(), slow(header, stage=1, factor=10.0)
+    free, _, free_s = decide_by(cost, header.options, *ALL)(batch, factor)
+    needed = changed_bytes(cost, with_change(batch, free), free.moves, False).sum(axis=0).max()
+    given = batch_bytes(cost, batch, False).sum(axis=0).max()
+    assert needed > 1.2 * given
+    gib = {"memory_gib": float(0.5 * (needed + given) / 2**30)}
+    options = header.options.model_copy(update=gib)
+    kept, before_s, kept_s = decide_by(cost, options, *ALL)(batch, factor)
+    assert free_s < kept_s < before_s
+    held = changed_bytes(cost, with_change(batch, kept), kept.moves, False).sum(axis=0).max()
+    assert held <= options.memory_bytes
+    limited = header.model_copy(update={"options": options, "cluster": None})
+    checked(limited, batch, kept, "a decision")
+    with pytest.raises(InputError, match="needs more memory than --memory-gib"):
+        checked(limited, batch, free, "a file")
+
+
+def test_places_of_a_paced_run_hold_no_more_rows_than_its_head_makes_at_once():
+    header, batch = planned(256, widest=2, microbatches=60)
+    cost, factor = header.cost_model(), slow(header, factor=10.0)
+    rows = slot_rows(batch.sequences.placed(), 8, 60).max()
+    free, *_ = decide_by(cost, header.options, *ALL)(batch, factor)
+    paced, *_ = decide_by(cost, header.options, *ALL, most_rows=int(rows))(batch, factor)
+    placed = [with_change(batch, change) for change in (free, paced)]
+    most = [slot_rows(b.sequences.placed(), 8, b.num_microbatches).max() for b in placed]
+    assert most[1] <= rows < most[0]
 
 
 @pytest.mark.parametrize(("planned_for", "runs"), [("none", "full"), ("full", "none")])
