@@ -7,7 +7,7 @@ long as the op computed; paced workers take the factor into the time of each par
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from typing import NamedTuple
 
@@ -107,3 +107,13 @@ def slow_factor(injected: Iterable[Injected], stage: int, lane: int, step: int) 
         if each[:2] == (stage, lane) and each.holds_in(step):
             return each.factor
     return 1.0
+
+
+def known_factor(texts: Iterable[str]) -> Callable[[int, int, int], float]:
+    """What was injected by name: times as long as (stage, lane) took in a step, as a function.
+
+    Raises:
+        InputError: A text is no injection.
+    """
+    injected = tuple(map(parse_injected, texts))
+    return lambda stage, lane, step: slow_factor(injected, stage, lane, step)

@@ -10,7 +10,7 @@ decided between steps (`online`).
 import math
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +87,7 @@ def execute(
     correction: Correction | None = None,
     migration: bool | None = None,
     replay: Path | None = None,
+    read: Callable[[Run], None] | None = None,
 ) -> Run | None:
     """Train until `steps` steps (default: every batch once) are done and return the run.
 
@@ -101,6 +102,7 @@ def execute(
         correction: What makes op orders while the run goes on.
         migration: Whether work moves from slow ranks to others.
         replay: A run whose decisions are repeated.
+        read: Called with the finished run while its files are there.
 
     Raises:
         HydraplanError: Whatever `prepare`, `start_of`, `refuse_other` and `decisions_of` refuse, or
@@ -182,7 +184,12 @@ def execute(
         except WorkerLost as lost:
             lost.hint = "; ".join(part for part in (lost.hint, way_on(output, header)) if part)
             raise
-        return open_run(folder) if reports else None
+        if not reports:
+            return None
+        run = open_run(folder)
+        if read is not None:
+            read(run)
+        return run
 
 
 def _run(

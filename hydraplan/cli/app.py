@@ -29,6 +29,7 @@ from hydraplan.cli.pipeline import pipeline
 from hydraplan.cli.plan import plan
 from hydraplan.cli.profile import profile
 from hydraplan.cli.profile_diff import profile_diff
+from hydraplan.cli.profile_refit import profile_refit
 from hydraplan.cli.show import show
 from hydraplan.cli.train_policy import train_policy
 from hydraplan.cli.validate import validate
@@ -41,6 +42,7 @@ COMMANDS = (
     lengths,
     profile,
     profile_diff,
+    profile_refit,
     plan,
     compare,
     pipeline,
@@ -54,8 +56,14 @@ COMMANDS = (
 )
 """In the order of `--help`; a new command adds its import above and a line here."""
 
-TWO_WORDS: dict[Callable[..., None], str] = {profile_diff: "profile diff"}
+TWO_WORDS: dict[Callable[..., None], str] = {
+    profile_diff: "profile diff",
+    profile_refit: "profile refit",
+}
 """Commands beside one that is their first word; the others are named by their function."""
+
+SECOND_WORD = {"profile": {"--refit": "refit"}}
+"""Options of a command that are another one's second word; their value is its first argument."""
 
 READER_GONE = 141
 BUG = 70
@@ -72,8 +80,21 @@ class _Commands(TyperGroup):
     """The commands, of which one may be another and a second word."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        args = _with_second_word(args)
         words = " ".join(args[:2])
         return super().resolve_command(ctx, [words, *args[2:]] if words in self.commands else args)
+
+
+def _with_second_word(args: list[str]) -> list[str]:
+    """`profile -o NEW --refit RUN` or `--refit=RUN` as `profile refit RUN -o NEW`."""
+    for place, arg in enumerate(args[1:], 1):
+        option, _, value = arg.partition("=")
+        word = SECOND_WORD.get(args[0], {}).get(option)
+        if word is not None:
+            values = [value] if value else args[place + 1 : place + 2]
+            rest = args[1:place] + args[place + 1 + (not value) :]
+            return [args[0], word, *values, *rest]
+    return args
 
 
 app = typer.Typer(

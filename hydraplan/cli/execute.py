@@ -178,10 +178,13 @@ def execute(
     from hydraplan.cli.defaults import is_flag, is_given
     from hydraplan.errors import InputError
     from hydraplan.files.runfile import Run
+    from hydraplan.profiler.refit import Refit
+    from hydraplan.profiler.refit_report import costs_json, print_costs
     from hydraplan.views import console
     from hydraplan.views.run_text import print_run, run_json
 
     run: Run | None
+    costs: Refit | None = None
     if simulate:
         from hydraplan.executor.simulate import simulate_run
         from hydraplan.host import usable_cores
@@ -235,7 +238,12 @@ def execute(
             )
         from hydraplan.executor.inject import parse_injected
         from hydraplan.executor.run import execute as execute_run
+        from hydraplan.executor.run_costs import left_note, run_costs
         from hydraplan.executor.settings import Settings
+
+        def learn(run: Run) -> None:
+            nonlocal costs
+            costs = run_costs(run, plan)
 
         settings = Settings(
             seed=seed if is_given(context, "seed") else None,
@@ -266,12 +274,17 @@ def execute(
             correction=correction,
             migration=None if migration is None else migration == "on",
             replay=replay,
+            read=learn,
         )
     if run is None:
         return
     if json:
-        console.emit_json(run_json(run))
+        console.emit_json(run_json(run) | costs_json(costs))
     else:
         print_run(run)
+        if costs is not None:
+            print_costs(costs)
+    if costs is not None and (warning := left_note(costs, run.path if run.path.is_dir() else None)):
+        console.note(warning)
     if run.path.is_dir():
         console.note(f"wrote {run.path}")
