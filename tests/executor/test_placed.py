@@ -1,5 +1,9 @@
 """Sequences placed anew while real workers train: the same data, the same losses, repeatable."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -7,7 +11,7 @@ from hydraplan.errors import InputError
 from hydraplan.files.lengths import Lengths
 from hydraplan.files.planfile import open_plan, read_batch, write_plan
 from hydraplan.files.profilefile import Profile
-from hydraplan.files.runfile import read_step_ops
+from hydraplan.files.runfile import open_run, read_step_ops
 from hydraplan.places import places_of
 from hydraplan.planner.plan import plan as make_plan
 from hydraplan.slots import slot_rows
@@ -82,3 +86,50 @@ def test_batches_placed_anew_train_the_same_rows_and_are_repeated_and_undone(
         monkeypatch.setattr("hydraplan.memory.LOSS_CHUNK_ELEMENTS", elements)
         with pytest.raises(InputError, match=r"--paced: .* are more logits"):
             train(plan, replay=tmp_path / "x.run", paced=True)
+
+
+def torchrun(done, *arguments):
+    """The command by torchrun on three workers; lane 1 takes 20 times as long from step 2 to 7."""
+    started = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"),
+            *("-m", "tests.executor.as_made_up", "0", str(SLOW), "20", "2", "7", str(done)),
+            *("execute", *map(str, arguments)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert started.returncode == 0, started.stderr
+    return started
+
+
+@pytest.mark.timeout(400)
+def test_torchrun_places_batches_anew_goes_on_with_them_and_repeats_them(plan, tmp_path):
+    first, asked = tmp_path / "x.run", ("--dtype", "float32", "--correction", "portfolio")
+    told = torchrun(0, plan, "--steps", 12, *asked, "-o", first)
+    assert "step 4 ran with sequences placed anew, " in told.stderr
+    whole = open_run(first)
+    kinds = [row.kind for row in whole.decisions]
+    assert [row.step for row in whole.decisions][:2] == [3, 4]
+    assert ("place" in kinds[0], "place" in kinds[1], kinds[-1]) == (True, True, "undo")
+    for row in whole.decisions[:2]:
+        assert row.change.places.on_lane(SLOW) == 0
+    plain = train(plan, steps=12, dtype="float32", learning_rate=3e-4)
+    assert losses(plain)[:3] == losses(whole)[:3]
+    assert losses(plain) == pytest.approx(losses(whole), rel=1e-5)
+
+    begun = tmp_path / "y.run"
+    torchrun(0, plan, "--steps", 5, *asked, "-o", begun, "--checkpoint-every", 5)
+    torchrun(5, plan, "--steps", 12, "--resume", begun)
+    found = open_run(begun)
+    assert losses(found) == losses(whole)
+    again = tmp_path / "z.run"
+    torchrun(100, plan, "--dtype", "float32", "--replay", first, "-o", again)
+    repeated = open_run(again)
+    assert losses(repeated) == losses(whole)
+    for run in (found, repeated):
+        made = [(row.step, row.event, row.kind, row.change) for row in run.decisions]
+        assert made == [(row.step, row.event, row.kind, row.change) for row in whole.decisions]
