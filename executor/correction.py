@@ -320,10 +320,20 @@ def remembered(decide: Decide, most: int) -> Decide:
     return decided
 
 
+def waits_for_compiler(header: RunHeader) -> bool:
+    """Whether the first decision of a run compiles loops; not all are there if some are."""
+    loops = ["pipeline.simulator"]
+    if header.correction != "none":
+        loops += ["placement.fill", "pipeline.list_schedule"]
+    if header.correction == "policy":
+        loops += ["policy.rollout"]
+    return any(is_cold(f"hydraplan.planner.{name}") for name in loops)
+
+
 def warm_up(header: RunHeader, cost: CostModel, batch: BatchPlan) -> None:
     """Decide once for nothing, so that no decision waits for code to be compiled."""
     if header.correction != "none" or header.migration:
-        if is_cold("hydraplan.planner.policy"):
+        if waits_for_compiler(header):
             console.note(WAIT)
         factor = np.ones((cost.pp, cost.ranks))
         factor[0, 0] = 2.0

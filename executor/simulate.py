@@ -8,7 +8,14 @@ time went. Nothing is trained, so there is no loss.
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from hydraplan.executor.correction import Corrections, Replay, asked_for, decide_of, remembered
+from hydraplan.executor.correction import (
+    Corrections,
+    Replay,
+    asked_for,
+    decide_of,
+    remembered,
+    waits_for_compiler,
+)
 from hydraplan.executor.folder import run_folder
 from hydraplan.executor.predicted import Predicted, predict
 from hydraplan.executor.replay import decisions_of, prove, replays, steps_of
@@ -33,7 +40,7 @@ from hydraplan.files.runfile import (
 from hydraplan.files.trafficfile import Traffic
 from hydraplan.files.trialsfile import Trials, write_trials
 from hydraplan.model import BatchPlan, Timeline
-from hydraplan.planner.compiled import WAIT, is_cold
+from hydraplan.planner.compiled import WAIT
 from hydraplan.planner.forked import in_order
 from hydraplan.planner.pipeline.noise import Noise, draw, shape_of
 from hydraplan.planner.pipeline.noisy_run import (
@@ -170,7 +177,7 @@ def _corrected(
     def tried(number: int) -> list[Trials]:
         return [step.tried for step in ran(number + 1)]
 
-    if header.replays is None and is_cold("hydraplan.planner.policy"):
+    if header.replays is None and waits_for_compiler(header):
         note(WAIT)
     first = ran(0)  # compiles what is not, so that workers find it
     rest = in_order(tried, header.trials - 1, workers, "simulating trial, not counting the first,")

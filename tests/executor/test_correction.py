@@ -1,13 +1,22 @@
 """Decisions from made-up measurements: when they come, what undoes them, what they are worth."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from hydraplan.errors import InputError
+from hydraplan.executor import correction as executor_correction
 from hydraplan.executor.change import checked
-from hydraplan.executor.correction import Corrections, Replay, Worked, decide_by, in_parts
+from hydraplan.executor.correction import (
+    Corrections,
+    Replay,
+    Worked,
+    decide_by,
+    in_parts,
+    waits_for_compiler,
+)
 from hydraplan.executor.predicted import loads_of
 from hydraplan.files.decisionsfile import Change, in_force, with_change
 from hydraplan.files.lengths import Lengths
@@ -106,6 +115,20 @@ def test_a_preempted_lane_is_left_out_as_long_as_it_is_and_no_longer(tmp_path):
     assert taken[5] > 14 * taken[1]
     assert (rows[2].kind, rows[2].slow) == ("undo", ())
     assert taken[16:] == taken[:4]
+
+
+@pytest.mark.parametrize(
+    ("correction", "there", "waits"),
+    [("none", ["pipeline.simulator"], False), ("none", [], True),
+     ("portfolio", ["pipeline.simulator", "pipeline.list_schedule"], True),
+     ("portfolio", ["pipeline", "placement"], False), ("policy", ["pipeline", "placement"], True)],
+)  # fmt: skip
+def test_a_run_says_that_it_compiles_if_loops_of_its_decisions_are_missing(
+    monkeypatch, correction, there, waits
+):
+    known = tuple(f"hydraplan.planner.{name}" for name in there)
+    monkeypatch.setattr(executor_correction, "is_cold", lambda name: not name.startswith(known))
+    assert waits_for_compiler(SimpleNamespace(correction=correction)) == waits
 
 
 def test_what_a_decision_gained_is_what_the_steps_would_have_taken_less_what_they_took(plan):
