@@ -90,7 +90,7 @@ def run_workers(
     if not under_torchrun():
         _run_local(entry, pp, ranks, timeout_s, device)
         return True
-    rank, size = _torchrun_place()
+    rank, size = torchrun_place()
     if size != pp * ranks:
         raise StalePlan(
             f"torchrun started {size} workers, the plan is for pp {pp} x ranks {ranks}"
@@ -106,7 +106,7 @@ def run_workers(
     return world.rank == 0
 
 
-def _torchrun_place() -> tuple[int, int]:
+def torchrun_place() -> tuple[int, int]:
     """RANK and WORLD_SIZE, and the proof that the rest of torchrun's environment is there."""
     found = {name: os.environ.get(name, "") for name in TORCHRUN_VARIABLES}
     wrong = [n for n, v in found.items() if not (v and (n == "MASTER_ADDR" or v.isdecimal()))]

@@ -38,7 +38,7 @@ REPEATS = 3
 """Timed passes over a microbatch, after one that warms up."""
 
 
-LEAST_ROWS, MOST_ROWS = 1024, 1 << 16
+LEAST_ROWS, MOST_ROWS = 512, 1 << 16
 """Rows of the largest microbatch of a file: no check below the first, none beyond the second."""
 
 SEED = 20261130

@@ -76,6 +76,8 @@ COMPONENTS = {
     "memory_bytes_per_s": Component("memory", "send", "bandwidth"),
     "node_all_to_all": Component("all_to_all", "send", "link"),
     "node_p2p": Component("p2p", "send", "link"),
+    "fabric_all_to_all": Component("fabric_all_to_all", "send", "link"),
+    "fabric_p2p": Component("fabric_p2p", "send", "link"),
     "embedding_forward": Component("embedding", "forward", "link"),
     "embedding_weight": Component("embedding", "weight", "link"),
     "loss_forward": Component("loss", "forward", "rate"),

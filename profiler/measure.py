@@ -95,13 +95,16 @@ def cuda_device() -> Device:
 
 
 @contextmanager
-def pinned() -> Iterator[None]:
-    """Keep this thread on the core it stands on, where the system can."""
+def pinned(core: int = -1) -> Iterator[None]:
+    """Keep this thread on one of the cores it may use, where the system can.
+
+    `core` counts these, around; -1 is the last.
+    """
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(allowed)})
+    os.sched_setaffinity(0, {sorted(allowed)[core % len(allowed)]})
     try:
         yield
     finally:

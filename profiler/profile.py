@@ -78,13 +78,13 @@ def profile_cpu(
     torch.set_num_threads(1)
     try:
         device = cpu_device()
-        kernel = choose_kernel(device.torch_device, getattr(torch, model.dtype), attention)
+        choose_kernel(device.torch_device, getattr(torch, model.dtype), attention)
         began = time.perf_counter()
         note(f"measuring for about {budget_s:g} s: links")
         links = measure_links(LINKS_SHARE * budget_s)
         left_s = budget_s - (time.perf_counter() - began)
         with pinned():
-            return _profile(_cpu_links(links), model, device, kernel, left_s, note, above)
+            return profile_device(_cpu_links(links), model, device, attention, left_s, note, above)
     finally:
         torch.set_num_threads(threads)
 
@@ -121,7 +121,6 @@ def profile_cuda(
         MissingDependency: The named kernel does not work here.
     """
     device = cuda_device()
-    kernel = choose_kernel(device.torch_device, getattr(torch, model.dtype), attention)
     note(f"measuring for about {budget_s:g} s; links are taken from {cluster.name}, not measured")
     name = torch.cuda.get_device_name()
     links = Links(
@@ -130,7 +129,7 @@ def profile_cuda(
         f"cuda {name} measured, links of {cluster.name} not measured",
         cluster,
     )
-    return _profile(links, model, device, kernel, budget_s, note, above)
+    return profile_device(links, model, device, attention, budget_s, note, above)
 
 
 class Links(NamedTuple):
@@ -149,16 +148,17 @@ def _cpu_links(rows: list[Measurement]) -> Links:
     return Links(rows, fits, f"cpu {platform.machine()}, 1 thread", None)
 
 
-def _profile(
+def profile_device(
     links: Links,
     model: ModelShape,
     device: Device,
-    kernel: AttentionKernel,
+    attention: str,
     budget_s: float,
     note: Note,
     above: Above,
 ) -> Measured:
-    """Sweep, fit and check on one device whose links are known."""
+    """Sweep, fit and check on one device whose links are known; `attention` names the kernel."""
+    kernel = choose_kernel(device.torch_device, getattr(torch, model.dtype), attention)
     began, target = time.perf_counter(), device.torch_device
     before = clock_state(target)
     note(f"attention by kernel {kernel.name}, linear part, ends and memory, dtype {model.dtype}")

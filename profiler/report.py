@@ -15,36 +15,52 @@ from hydraplan.views.check_text import check_lines
 
 PROFILE_JSON_VERSION = 2
 
-WIDTH, INDENT = 80, 51
+SLOWEST = 5
+AS_NODE = {True: "as node", False: "not measured"}
+WIDTH, INDENT = 80, 49
 """Columns of the table, and of those before the last, in which longer fits go on below."""
 
 
 def as_text(header: ProfileHeader, rows: Sequence[Measurement]) -> str:
     """A table of 80 columns, a row a coefficient, below a line that says measured or analytic."""
     lines = [f"{header.device}, model {header.model.name}: {_mode(header)}", ""]
-    lines.append(f"{'component':<20}{'points':>7}{'fit':>7}{'left out':>15}  coefficient")
+    lines.append(f"{'component':<20}{'points':>7}{'fit':>7}{'left out':>13}  coefficient")
     terms = {term.name: term for term in header.terms}
     for name in COMPONENTS:
         value = getattr(header.fit, name)
         if value is None:
             continue
-        lines += _row(_errors(name, terms.get(name)), _coefficient(value))
-    pod = () if header.fit.pod_p2p is None else ("pod_p2p",)
-    for name in ("fabric_all_to_all", "fabric_p2p", *pod):
-        source = "as node" if header.mode == "measured" else "-"
-        head = f"{name:<20}{0:>7}{source:>9}"
-        lines += _row(head, _coefficient(getattr(header.fit, name)))
+        head = _errors(name, terms.get(name))
+        if header.terms and name not in terms:
+            head = f"{name:<20}{0:>7}{AS_NODE[header.cluster is None]:>20}"
+        lines += _row(head, _coefficient(value))
+    if header.fit.pod_p2p is not None:
+        lines += _row(_errors("pod_p2p", None), _coefficient(header.fit.pod_p2p))
     return "\n".join(
-        lines + _optimizer(rows) + _disturbed(rows) + _clock(header) + check_lines(header)
+        lines
+        + _devices(header)
+        + _optimizer(rows)
+        + _disturbed(rows)
+        + _clock(header)
+        + check_lines(header)
     )
 
 
 def _errors(name: str, term: TermError | None) -> str:
     """Points and errors of a coefficient: median of the fit, median and p90 left out."""
     if term is None:
-        return f"{name:<20}{0:>7}{'-':>7}{'-':>15}"
-    left_out = f"{term.left_out_median:.1%} / {term.left_out_p90:.1%}"
-    return f"{name:<20}{term.num_points:>7}{term.median_error:>7.1%}{left_out:>15}"
+        return f"{name:<20}{0:>7}{'-':>7}{'-':>13}"
+    left_out = f"{term.left_out_median:.0%} / {term.left_out_p90:.0%}"
+    return f"{name:<20}{term.num_points:>7}{term.median_error:>7.1%}{left_out:>13}"
+
+
+def _devices(header: ProfileHeader) -> list[str]:
+    """The slowest devices of a profile by all ranks."""
+    if not header.devices:
+        return []
+    slowest = sorted(header.devices, key=lambda d: -d.factor)[:SLOWEST]
+    shown = ", ".join(f"rank {d.world_rank} x {d.factor:.2f}" for d in slowest)
+    return ["", f"{len(header.devices)} devices, the slowest: {shown}"]
 
 
 def _optimizer(rows: Sequence[Measurement]) -> list[str]:

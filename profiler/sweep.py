@@ -31,6 +31,9 @@ from hydraplan.profiler.measure import (
 Errors = Callable[[Sequence[Measurement]], FloatArray]
 """How far a fit to the others is from each row, |log(fit / measured)|, shape (num_rows,)."""
 
+FIRST_PASS_SHARE = 0.7
+"""Of the budget for the first pass, shared out by the number of points of each component."""
+
 FIRST_SHARE = 0.05
 """Of the budget: the longest visit of the first pass."""
 
@@ -71,9 +74,11 @@ def sweep(
     end_s = time.perf_counter() + budget_s
     groups = _by_component(points)
     slice_s = budget_s / (VISITS * max(1, len(points)))
-    for component, group in groups.items():
+    for component, group in sorted(groups.items(), key=lambda item: len(item[1])):
+        share_s = FIRST_PASS_SHARE * budget_s * len(group) / len(points)
+        until_s = min(end_s, time.perf_counter() + share_s)
         needed = required.get(component, 0)
-        _first_pass(group, needed, device, slice_s, FIRST_SHARE * budget_s, end_s)
+        _first_pass(group, needed, device, slice_s, FIRST_SHARE * budget_s, until_s)
     while time.perf_counter() < end_s:
         chosen = _least_certain(groups, errors, end_s - time.perf_counter())
         if not chosen:

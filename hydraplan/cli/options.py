@@ -114,7 +114,10 @@ MemoryGib = Annotated[
 ]
 RankSpeed = Annotated[
     Path | None,
-    typer.Option("--rank-speed", help="Speed of every lane: Parquet, CSV, text, or a run folder."),
+    typer.Option(
+        "--rank-speed",
+        help="Speed of every lane: Parquet, CSV, text, a run folder, or a profile by all ranks.",
+    ),
 ]
 Unit = Annotated[
     Literal["sequences", "documents"], typer.Option("--unit", help="What a row of an .idx is.")
@@ -223,7 +226,7 @@ def read_inputs(
             engine=engine,
             layers=layers,
             microbatch_shape=microbatch_shape,
-            rank_speed=None if rank_speed is None else read_speeds(rank_speed, ranks),
+            rank_speed=None if rank_speed is None else read_speeds(rank_speed, ranks, pp, tp),
             recompute=recompute,
             memory_gib=memory_gib,
             resumes=resumes,

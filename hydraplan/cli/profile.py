@@ -28,7 +28,10 @@ def profile(
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
 ) -> None:
-    """Measure attention, linear and link costs on this device, or write an analytic profile."""
+    """Measure attention, linear and link costs on this device, or write an analytic profile.
+
+    Under torchrun every rank measures, and the profile tells slow devices.
+    """
     from hydraplan.config import builtin_names, load_cluster
     from hydraplan.errors import InputError
     from hydraplan.files.parquet import refuse_existing
@@ -46,7 +49,8 @@ def profile(
         raise InputError("--cluster has no use with --device cpu", "its links are measured")
     if device == "analytic" and attention is not None:
         raise InputError("--attention has no use with --device analytic", "nothing is timed")
-    if device != "cpu" and cluster is None:
+    by_all = device != "analytic" and _is_one_of_many(device)
+    if device != "cpu" and cluster is None and not by_all:
         raise InputError(f"--device {device} needs --cluster", _known_clusters())
     shape, notes = find_model(model)
     for note in notes:
@@ -61,16 +65,34 @@ def profile(
     else:
         _require_torch(device)
         from hydraplan.executor.profile_parts import ABOVE
+        from hydraplan.profiler.all_ranks import profile_all_ranks
         from hydraplan.profiler.profile import profile_cpu, profile_cuda
 
+        asked = budget_s, _note, ABOVE
         kernel = attention or "auto"
-        if links is None:
-            header, rows = profile_cpu(shape, budget_s, _note, ABOVE, kernel)
+        if by_all:
+            found = profile_all_ranks(shape, links, device, kernel, *asked)
+            if found is None:
+                return
+            header, rows = found
+        elif links is None:
+            header, rows = profile_cpu(shape, *asked, kernel)
         else:
-            header, rows = profile_cuda(shape, links, budget_s, _note, ABOVE, kernel)
+            header, rows = profile_cuda(shape, links, *asked, kernel)
     write_profile(output, header, rows)
     typer.echo(as_object(output, header, rows) if as_json else as_text(header, rows))
     _note(f"wrote {output}")
+
+
+def _is_one_of_many(device: str) -> bool:
+    """Whether torchrun started this process, so that every rank measures."""
+    _require_torch(device)
+    from hydraplan.executor.launch import torchrun_place, under_torchrun
+
+    if not under_torchrun():
+        return False
+    torchrun_place()
+    return True
 
 
 def _budget_s(device: str, quick: bool, seconds: float | None) -> float:

@@ -12,7 +12,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from hydraplan.config import Cluster, Config, Count, ModelShape, Rate, Seconds
 from hydraplan.costfit import CostFit
 from hydraplan.errors import InputError
-from hydraplan.files.parquet import beside, open_parquet, read_footer, with_footer
+from hydraplan.files.parquet import DAMAGED, beside, open_parquet, read_footer, with_footer
 
 PROFILE_SCHEMA = pa.schema(
     [
@@ -44,7 +44,16 @@ COLUMNS_OF_VERSION_1 = 14
 """Profiles of schema version 1 end with `bytes`; their footers are read as they are."""
 
 Name = Literal[
-    "attention", "linear", "memory", "all_to_all", "p2p", "embedding", "loss", "optimizer"
+    "attention",
+    "linear",
+    "memory",
+    "all_to_all",
+    "p2p",
+    "fabric_all_to_all",
+    "fabric_p2p",
+    "embedding",
+    "loss",
+    "optimizer",
 ]
 Pass = Literal["forward", "backward", "input", "weight", "send", "step"]
 
@@ -183,3 +192,13 @@ def read_profile(path: Path) -> Profile:
     )
     header = read_footer(file, path, ProfileHeader)
     return Profile(header, hashlib.sha256(header.model_dump_json().encode()).hexdigest())
+
+
+def is_profile(path: Path) -> bool:
+    """Whether a Parquet file has the columns of a profile; damaged files have none."""
+    try:
+        names: list[str] = pq.read_schema(path).names
+    except DAMAGED:
+        return False
+    known: list[str] = PROFILE_SCHEMA.names[:COLUMNS_OF_VERSION_1]
+    return names[:COLUMNS_OF_VERSION_1] == known

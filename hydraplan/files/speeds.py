@@ -4,7 +4,8 @@ A speed is a factor, 1.0 nominal and 0.5 half as fast. From a run it is found so
 had rows is compared with what the run predicted for it on a nominal rank, moved work included; the
 ratio is divided by the middle ratio of the ranks of its stage in that op, so that only differences
 between ranks remain; the middle of that over the ops is how much slower a rank is; and a lane
-is as slow as its slowest rank, since every sequence passes all of them.
+is as slow as its slowest rank, since every sequence passes all of them. A profile by all ranks says
+the same of devices that never trained.
 
 Measured is own time, waiting excluded. So a slow link is not seen, nor anything that slows all
 ranks of a stage alike. Only the last `LATEST_STEPS` steps count, without the first step of the
@@ -25,6 +26,7 @@ import pyarrow.parquet as pq
 from hydraplan.errors import InputError, first_line, many
 from hydraplan.files.opsfile import StepOps
 from hydraplan.files.parquet import DAMAGED
+from hydraplan.files.profilefile import is_profile, read_profile
 from hydraplan.files.runfile import Run, batch_of, open_run, plan_of, read_step_ops
 from hydraplan.model import FloatArray, IntArray, Op
 from hydraplan.planheader import MAX_DIGITS, MAX_SPEED, MIN_SPEED
@@ -41,8 +43,8 @@ DIGITS = 2
 _PARQUET_MAGIC = b"PAR1"
 
 
-def read_speeds(path: Path, num_ranks: int) -> tuple[float, ...]:
-    """Speed of every lane from a run folder, or from a file in lane order.
+def read_speeds(path: Path, num_ranks: int, pp: int = 1, tp: int = 1) -> tuple[float, ...]:
+    """Speed of every lane from a run folder, a profile by all ranks, or a file in lane order.
 
     A file is Parquet or CSV with a column `speed` or `factor`, or text with one number a line. If
     there is a column `lane` or `rank` too, it says which lane a row is of, in any order.
@@ -68,7 +70,32 @@ def read_speeds(path: Path, num_ranks: int) -> tuple[float, ...]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     is_parquet = path.suffix == ".parquet" or raw.startswith(_PARQUET_MAGIC)
+    if is_parquet and is_profile(path):
+        return _checked(path, speeds_of_profile(path, num_ranks, pp, tp), num_ranks)
     return _checked(path, _parquet(path) if is_parquet else _text(path, raw), num_ranks)
+
+
+def speeds_of_profile(path: Path, num_ranks: int, pp: int, tp: int) -> list[float]:
+    """Speed of every lane of a profile by all ranks: that of its slowest device.
+
+    Devices are numbered as torchrun numbers ranks, through ranks, lanes and stages
+    (`hydraplan.topology`).
+    """
+    devices = read_profile(path).header.devices
+    if not devices:
+        raise InputError(
+            f"{path} was made by one device and tells none apart",
+            "profile under torchrun, on all devices that will train",
+        )
+    if len(devices) != pp * num_ranks * tp:
+        raise InputError(
+            f"{path} was made by {many(len(devices), 'device')}, pp {pp} x ranks {num_ranks} x tp"
+            f" {tp} are {pp * num_ranks * tp}",
+            "profile on all devices that will train",
+        )
+    factor = np.array([device.factor for device in devices]).reshape(pp, num_ranks, tp)
+    speeds = 1 / factor.max(axis=(0, 2))
+    return [round(float(speed), DIGITS) for speed in speeds]
 
 
 def _checked(path: Path, speeds: list[float], num_ranks: int) -> tuple[float, ...]:

@@ -56,7 +56,8 @@ def test_a_measured_cpu_profile_holds_every_component_and_sensible_costs(tmp_pat
     assert (header.mode, header.cluster, header.model) == ("measured", None, model)
     assert set(header.versions) == {"hydraplan", "python", "torch"}
 
-    for name in COMPONENTS:
+    timed = [name for name in COMPONENTS if not name.startswith("fabric")]
+    for name in timed:
         assert len(rows_of(name, rows)) >= 1, name
     for row in rows:
         assert 0 < row.p10_s <= row.median_s <= row.p90_s
@@ -69,7 +70,7 @@ def test_a_measured_cpu_profile_holds_every_component_and_sensible_costs(tmp_pat
     }
     assert {r.num_heads for r in rows if r.component == "attention"} == {1, 2, 4, 8}
     terms = {term.name: term for term in header.terms}
-    assert terms.keys() == COMPONENTS.keys()
+    assert list(terms) == timed
     assert all(0 < term.smallest <= term.largest for term in terms.values())
     assert terms["linear_forward"].largest == max(
         r.query_rows for r in rows_of("linear_forward", rows)
