@@ -39,6 +39,7 @@ from hydraplan.planheader import PlanOptions
 from hydraplan.planner.compiled import WAIT, is_cold
 from hydraplan.planner.pipeline.memory import Memory
 from hydraplan.planner.pipeline.portfolio import promised_s
+from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.placed_anew import placed_anew
 from hydraplan.planner.planned import PLANNED
@@ -267,7 +268,10 @@ def decide_by(
 
     def decided(batch: BatchPlan, factor: FloatArray) -> tuple[Change, float, float]:
         planned = slot_times(cost, batch.sequences.placed(), batch.num_microbatches)
-        chunks = planned.op_s.shape[2]
+        chunks, static = planned.op_s.shape[2], SCHEDULES.get(options.pipeline)
+
+        def again(count: int) -> Schedule:
+            return static.make(cost.pp, count, chunks) if static else ()
 
         def memory(slots: SlotTimes) -> Memory:
             found = memory_of(cost, options, slots)
@@ -291,6 +295,7 @@ def decide_by(
             cap_tokens=options.max_tokens_per_rank,
             promise=lambda slots: promised_s(slots, memory(slots)),
             fits=fits_as_planned(cost, options, batch, on_gpu),
+            again=again if batch.schedule == again(batch.num_microbatches) else None,
         )
         schedule = None if found.schedule == batch.schedule else found.schedule
         return Change(schedule, found.moves, found.places), found.before_s, found.after_s

@@ -264,6 +264,9 @@ def _asked(options: PlanOptions) -> str:
     asked = []
     for name, field in PlanOptions.model_fields.items():
         value = getattr(options, name)
-        if name not in ("rank_speed", "resumes") and value is not None and value != field.default:
+        if name == "max_tokens_per_rank" and options.cap_is_derived:
+            value = "auto"
+        is_asked = name not in ("rank_speed", "resumes", "cap_is_derived")
+        if is_asked and value is not None and value != field.default:
             asked.append(f"--{name.replace('_', '-')} {value}")
     return " ".join(asked)

@@ -66,6 +66,7 @@ def decide(
     cap_tokens: int | None = None,
     promise: Callable[[SlotTimes], float] | None = None,
     fits: Callable[[BatchPlan, Moves], bool] | None = None,
+    again: Callable[[int], Schedule] | None = None,
 ) -> Decision:
     """Choose for a batch of a plan, alike wherever it is asked.
 
@@ -74,13 +75,14 @@ def decide(
         forms: Forms of migration that may be used, of `choose_moves.FORMS`; none for no moves.
         reorder: Plans the op order anew; None keeps the plan's.
         most_live_tokens: Activations that a rank may hold at once, `allowed` if None.
-        anew: Other placements; of another number of microbatches only with `reorder`.
+        anew: Other placements; of another number of microbatches only with `reorder` or `again`.
         cap_tokens: Most tokens of a slot. Where nothing else limits what a rank holds, other
             placements may hold as much as the plan would if its slots were full; None for
             `allowed`.
         promise: About what slots take in a new order, quick to tell; those of the `REORDERED`
             least are ordered anew. None to order all.
         fits: What a batch must keep to besides, in its op order and with moves; None for nothing.
+        again: The plan's op order for another number of microbatches; None where it has none.
     """
     most = allowed(cost, batch, most_live_tokens)
     full = most
@@ -104,7 +106,13 @@ def decide(
             if is_faster and (fits is None or fits(ordered, decision.moves)):
                 found = decision._replace(before_s=planned_s, places=each.places)
 
-    for each in known:
+    as_planned = known
+    if again is not None:
+        of_count = [p for p in anew if p.num_microbatches != batch.num_microbatches]
+        as_planned = known + [
+            _candidate(cost, batch, places, factor, forms, full, again) for places in of_count
+        ]
+    for each in as_planned:
         if each.batch.schedule:
             ways = (each.still, each.moved)
             tried(each, each.batch, [way for way in ways if each.places or way.moves])
@@ -149,9 +157,11 @@ def _candidate(
     factor: FloatArray,
     forms: Collection[str],
     most_live_tokens: float,
+    again: Callable[[int], Schedule] = lambda count: (),
 ) -> Candidate:
     if places is not None:
-        schedule = batch.schedule if places.num_microbatches == batch.num_microbatches else ()
+        count = places.num_microbatches
+        schedule = batch.schedule if count == batch.num_microbatches else again(count)
         batch = replace(at_places(batch, places), schedule=schedule)
     known = rated(cost, batch.sequences.placed(), batch.num_microbatches, factor)
     still = Way(Moves(), with_factors(known.slots, factor))

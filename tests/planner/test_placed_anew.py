@@ -94,7 +94,7 @@ def test_a_lane_that_all_wait_for_is_left_out():
     found, before_s, after_s = decide(batch, slow(header, factor=20.0))
     healthy_s = simulated_s(cost, batch)
     assert before_s == pytest.approx(18.7 * healthy_s, rel=0.01)
-    assert after_s < 1.32 * healthy_s  # 8 / 7 if nothing were wider than a lane
+    assert after_s < 1.25 * healthy_s  # 8 / 7 if nothing were wider than a lane
     assert rows_on(header, batch, found.places, 1) == (0, 0.0)
     some, *_ = decide(batch, slow(header, factor=1.9))  # whom a group need not wait for so long
     assert rows_on(header, batch, some.places, 1)[1] > 0.5
@@ -119,6 +119,20 @@ def test_more_microbatches_are_taken_where_the_other_lanes_have_no_room():
               if rows_on(header, batch, p, 0)[0] == 0]  # fmt: skip
     assert places
     assert all(p.num_microbatches > tokens / 4096 for p in places)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_the_schedule_of_the_plan_is_taken_for_more_microbatches_too(recompute):
+    """Under recompute B leaves more for W than F keeps, so orders with them apart do not fit."""
+    header, batch = planned(96, ranks=4, widest=2, recompute=recompute)
+    decide = decide_by(header.cost_model(), header.options, *ALL)
+    found, before_s, after_s = decide(batch, slow(header, factor=20.0))
+    count = found.places.num_microbatches
+    assert count > batch.num_microbatches
+    assert found.schedule == SCHEDULES["1f1b"].make(2, count, 1)
+    assert before_s > 17 * simulated_s(header.cost_model(), batch)
+    assert after_s < 1.35 * simulated_s(header.cost_model(), batch)  # 4 / 3 with 3 of 4 lanes
+    checked(header, batch, found, "a decision")
 
 
 def simulated_s(cost, batch):

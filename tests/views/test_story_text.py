@@ -79,6 +79,11 @@ def test_a_rank_that_is_slow_at_the_end_comes_with_the_plan_for_coming_batches(
     kept = told(capsys, monkeypatch, run(tmp_path, ROWS[:2], checkpoint_every=5))
     assert f"--resume-from {tmp_path}" in kept.replace("\n", " ")
     plan = header().plan
+    derived = plan.options.model_copy(update={"cap_is_derived": True, "memory_gib": 8.0})
+    found = run(tmp_path, ROWS[:2], plan=plan.model_copy(update={"options": derived}))
+    lines = told(capsys, monkeypatch, found).replace("\n", " ")
+    assert "--max-tokens-per-rank auto" in lines
+    assert "derived" not in lines
     alone = plan.model_copy(update={"options": plan.options.model_copy(update={"ranks": 1})})
     row = ROWS[0]._replace(slow=(Slow(1, 0, 5, 1.5),))
     assert "Speeds" not in told(capsys, monkeypatch, run(tmp_path, (row,), plan=alone))
