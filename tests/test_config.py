@@ -1,3 +1,4 @@
+import re
 from importlib import resources
 from pathlib import Path
 
@@ -5,6 +6,9 @@ import pytest
 
 from hydraplan.config import UNSUPPORTED, builtin_names, load_cluster, load_model
 from hydraplan.errors import InputError
+
+DATA = resources.files("hydraplan") / "data"
+SOURCE = re.compile(r"config\.json|arXiv|[Aa]ssumed|[Vv]endor|[Pp]ublished|our choice|one NIC of")
 
 TINY = """
 num_layers = 2
@@ -103,3 +107,19 @@ def test_a_hostile_model_file_is_one_refusal(line: str, said: str, tmp_path: Pat
     path.write_text(TINY.replace("num_layers = 2", line))
     with pytest.raises(InputError, match=said):
         load_model(str(path))
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in DATA.iterdir() if p.name[-5:] == ".toml"))
+def test_every_constant_of_a_built_in_file_says_where_it_is_from_or_that_it_is_assumed(
+    name: str,
+) -> None:
+    about, block, is_open = "", "", True
+    for line in (DATA / name).read_text().splitlines():
+        if line.startswith("#"):
+            block = f"{block} {line}" if is_open else line
+            is_open = True
+        elif "=" in line:
+            about = about or block  # of the whole file
+            said = f"{about} {block}" if name.startswith("model") else block
+            assert SOURCE.search(said) or line.startswith("devices_per_node"), f"{name}: {line}"
+            is_open = False
