@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, CostModel
+from hydraplan.memory_limit import changed_bytes
 from hydraplan.metrics import planned_live_peaks
 from hydraplan.migration import NO_MOVES, Moves
 from hydraplan.model import BatchPlan, FloatArray, IntArray, Op, Schedule, Timeline
@@ -30,11 +31,15 @@ PASSES = {
 
 
 class Predicted(NamedTuple):
-    """Noise-free op times, most tokens held (stages, lanes), bytes sent (3, stages, lanes)."""
+    """Noise-free op times, most tokens held (stages, lanes), bytes sent (3, stages, lanes).
+
+    `peak_bytes`: of the fullest rank of a stage, for each of its ranks, (stages, lanes).
+    """
 
     timeline: Timeline
     live_peaks: FloatArray
     sent_bytes: IntArray
+    peak_bytes: FloatArray
 
 
 class Loads(NamedTuple):
@@ -94,8 +99,10 @@ def predict(cost: CostModel, batch: BatchPlan, moves: Moves = NO_MOVES) -> Predi
     timeline = simulate(loads.slots, batch.schedule)
     sent = rank_bytes(cost, placed, loads.slots.rows, batch.schedule)
     sent[1] += moved_bytes(cost, placed, moves)
+    held = changed_bytes(cost, batch, moves, on_gpu=False).sum(axis=0)
     return Predicted(
         timeline=loads.busy(timeline) if moves else timeline,
         live_peaks=planned_live_peaks(cost, batch, moves),
         sent_bytes=sent,
+        peak_bytes=np.repeat(held[:, None], cost.ranks, axis=1).astype(float),
     )

@@ -24,15 +24,13 @@ from hydraplan.executor.inject import check_injected
 from hydraplan.executor.launch import under_torchrun
 from hydraplan.executor.memory import check_memory
 from hydraplan.executor.settings import TRANSPORTS, DeviceName, Settings, TransportName
-from hydraplan.executor.valid import lower_batch, read_valid_batch
+from hydraplan.executor.valid import check_head, lower_batch, read_valid_batch
 from hydraplan.files.planfile import open_plan
 from hydraplan.files.runfile import plan_digest
 from hydraplan.host import available_bytes
-from hydraplan.memory import kept_logit_rows
 from hydraplan.model import BatchPlan
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.lowering import Steps
-from hydraplan.slots import slot_rows
 
 MAX_TIMEOUT_S = 1e6
 """Far beyond any step, far below what gloo's milliseconds can hold."""
@@ -98,23 +96,6 @@ class Job:
     def cost(self) -> CostModel:
         """The plan's cost model with what this run sends, holds and makes again."""
         return replace(self.header.cost_model(), model=self.model, recompute=self.recompute)
-
-
-def check_head(header: PlanHeader, batch: BatchPlan) -> None:
-    """Refuse to pace a head whose logits are made in chunks, by products that are not paced.
-
-    Raises:
-        InputError: A slot of the batch has so many rows.
-    """
-    placed = batch.sequences.placed()
-    rows = int(slot_rows(placed, header.options.ranks, batch.num_microbatches).max())
-    most = kept_logit_rows(header.model)
-    if rows > most:
-        raise InputError(
-            f"--paced: {rows} rows of batch {batch.batch} x {header.model.vocab_size} ids are more"
-            f" logits than a head makes in one product, that of {most} rows",
-            "plan with a smaller --max-tokens-per-rank, or a model with a smaller vocab_size",
-        )
 
 
 def prepare(path: Path, batches: Iterable[int], settings: Settings) -> Job:

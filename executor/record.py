@@ -20,7 +20,8 @@ class Measured(NamedTuple):
     """What all workers measured of a batch.
 
     `peak_live_tokens`: most tokens each rank held, shape (stages, lanes). `sent_bytes` in messages,
-    inside groups and to sum gradients, shape (3, stages, lanes).
+    inside groups and to sum gradients, shape (3, stages, lanes). `peak_bytes` of the allocators of
+    GPUs, (stages, lanes), None on CPUs.
     """
 
     timeline: Timeline
@@ -28,6 +29,7 @@ class Measured(NamedTuple):
     loss: float
     peak_live_tokens: FloatArray
     sent_bytes: IntArray
+    peak_bytes: FloatArray | None
 
 
 def collect(world: World, schedule: Schedule, mine: StepResult) -> Measured | None:
@@ -36,7 +38,8 @@ def collect(world: World, schedule: Schedule, mine: StepResult) -> Measured | No
     The loss adds up in rank order, so it is the same bits on every run. `grad_sync_s` is
     exposed: from the end of a stage's latest lane to the end of its latest all-reduce.
     """
-    rest = np.array([mine.sync_end_s, mine.loss, mine.peak_live_tokens, *mine.sent_bytes])
+    figures = mine.sync_end_s, mine.loss, mine.peak_live_tokens, mine.peak_bytes
+    rest = np.array([*figures, *mine.sent_bytes])
     most = max(len(ops) for ops in schedule) * OP_FIGURES
     packet = np.zeros(most + len(rest))
     packet[: mine.op_s.size] = mine.op_s.ravel()
@@ -55,7 +58,7 @@ def collect(world: World, schedule: Schedule, mine: StepResult) -> Measured | No
         tuple(ops_s[s, :, : len(ops), i].T.copy() for s, ops in enumerate(schedule))
         for i in range(OP_FIGURES)
     )
-    sync_end_s, loss, peak, *sent_bytes = np.moveaxis(packets[..., most:], -1, 0)
+    sync_end_s, loss, peak, peak_bytes, *sent_bytes = np.moveaxis(packets[..., most:], -1, 0)
     latest = np.array([e.max() for e in end])
     sync_s = np.maximum(0.0, sync_end_s.max(axis=1) - latest)
     return Measured(
@@ -64,4 +67,5 @@ def collect(world: World, schedule: Schedule, mine: StepResult) -> Measured | No
         loss=float(sum(loss.ravel().tolist())),
         peak_live_tokens=peak,
         sent_bytes=np.array(sent_bytes).astype(np.int64),
+        peak_bytes=None if np.isnan(peak_bytes).any() else peak_bytes,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hydraplan.errors import InputError, StalePlan
 from hydraplan.executor.change import checked
-from hydraplan.executor.prepare import check_head
+from hydraplan.executor.valid import check_head
 from hydraplan.files.decisionsfile import Decided, decisions_digest
 from hydraplan.files.runfile import RunHeader, open_run
 from hydraplan.model import BatchPlan

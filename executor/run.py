@@ -302,7 +302,8 @@ def _finished(
             )
     predicted = changes.prediction(batch.batch)
     ops = StepOps(measured.timeline, measured.waits, predicted.timeline)
-    peaks = Peaks(measured.peak_live_tokens, predicted.live_peaks)
+    live = measured.peak_live_tokens, predicted.live_peaks
+    peaks = Peaks(*live, measured.peak_bytes, predicted.peak_bytes)
     traffic = Traffic(measured.sent_bytes, predicted.sent_bytes)
     decided = changes.done(step, batch.batch, ops)
     return finished(step, batch, loss, ops, peaks, traffic, decided)

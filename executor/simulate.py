@@ -127,7 +127,8 @@ def simulate_run(
                     predicted[key] = predict(cost, batch, change.moves)
                 planned = predicted[key]
                 ops = StepOps(timeline, simulated_waits(timeline), planned.timeline)
-                peaks, traffic = Peaks(None, planned.live_peaks), Traffic(None, planned.sent_bytes)
+                peaks = Peaks(None, planned.live_peaks, None, planned.peak_bytes)
+                traffic = Traffic(None, planned.sent_bytes)
                 record(finished(step, batch, None, ops, peaks, traffic, decided), False)
                 drawn.append(tried)
         write_trials(folder / "trials.parquet", header, drawn)

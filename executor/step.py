@@ -19,6 +19,7 @@ way holds up the clock; busy is then all of end - start. Nothing else in a step 
 step has run on one yet.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -68,7 +69,8 @@ class StepResult:
     `op_s`: start, end, busy, group wait and transfer seconds of every op, shape (ops, 5).
     `sync_end_s`: when its gradients were summed. `loss`: its rows' part of the batch's loss (where
     the route ends only). `peak_live_tokens`: most tokens whose activations it held at once.
-    `sent_bytes`: in messages between stages, inside groups, and to sum gradients.
+    `sent_bytes`: in messages between stages, inside groups, and to sum gradients. `peak_bytes`: the
+    most that its GPU's allocator held since it began; NaN on a CPU.
     """
 
     op_s: FloatArray
@@ -76,6 +78,7 @@ class StepResult:
     loss: float
     peak_live_tokens: float
     sent_bytes: tuple[int, int, int]
+    peak_bytes: float = math.nan
 
 
 def run_batch(
@@ -139,7 +142,13 @@ def run_batch(
     after = totals()
     group_bytes = after.sent_bytes - before.sent_bytes
     sent_bytes = transport.sent_bytes, group_bytes, sync_bytes
-    return StepResult(np.array(op_s), sync_end_s, loss, batch.held.peak_tokens, sent_bytes)
+    most = batch.held.peak_tokens, sent_bytes, peak_bytes(worker.device)
+    return StepResult(np.array(op_s), sync_end_s, loss, *most)
+
+
+def peak_bytes(device: torch.device) -> float:
+    """The most that the allocator of a GPU held since the run began; NaN for a CPU."""
+    return float(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else math.nan
 
 
 @dataclass(slots=True)

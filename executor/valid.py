@@ -11,13 +11,14 @@ import numpy as np
 from hydraplan.errors import Infeasible, InputError, InvalidPlan
 from hydraplan.files.planfile import Plan, read_batch
 from hydraplan.invariants import check_plan
+from hydraplan.memory import kept_logit_rows
 from hydraplan.model import BatchPlan
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.figures import FIGURE_TOLERANCE, predicted
 from hydraplan.planner.pipeline.deadlock import deadlock_of_batch, one_line
 from hydraplan.planner.pipeline.lowering import Steps, lower
 from hydraplan.planner.pipeline.simulator import simulate
-from hydraplan.slots import slot_times
+from hydraplan.slots import slot_rows, slot_times
 from hydraplan.views import console
 
 NEEDED_INVARIANTS = frozenset({"accounted", "degree", "inside", "schedule"})
@@ -92,3 +93,20 @@ def lower_batch(path: Path, header: PlanHeader, batch: BatchPlan) -> Steps:
         return lower(batch.schedule, cost.route, batch.num_microbatches)
     except Infeasible:
         raise _stuck(path, header, batch) from None
+
+
+def check_head(header: PlanHeader, batch: BatchPlan) -> None:
+    """Refuse to pace a head whose logits are made in chunks, by products that are not paced.
+
+    Raises:
+        InputError: A slot of the batch has so many rows.
+    """
+    placed = batch.sequences.placed()
+    rows = int(slot_rows(placed, header.options.ranks, batch.num_microbatches).max())
+    most = kept_logit_rows(header.model)
+    if rows > most:
+        raise InputError(
+            f"--paced: {rows} rows of batch {batch.batch} x {header.model.vocab_size} ids are more"
+            f" logits than a head makes in one product, that of {most} rows",
+            "plan with a smaller --max-tokens-per-rank, or a model with a smaller vocab_size",
+        )

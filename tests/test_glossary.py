@@ -5,8 +5,11 @@ from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+
 from hydraplan.files.planfile import PLAN_FILES
 from hydraplan.files.runfile import RUN_FILES
+from hydraplan.memory import TERMS
 from hydraplan.metrics import FIGURES
 from hydraplan.model import BatchSummary, Comparison, Search
 from hydraplan.planner.pipeline.order import ALL_ORDERS
@@ -44,8 +47,11 @@ def test_every_name_of_a_batch_under_json_is_explained():
 
 def test_every_name_of_a_comparison_under_json_is_explained():
     plain = dict.fromkeys((f.name for f in fields(Comparison)), 0)
-    row = SimpleNamespace(**plain | {"batches": (summary(),), "figures": summary().figures})
+    held = np.zeros((len(TERMS), 1), np.int64)
+    made = {"batches": (summary(),), "figures": summary().figures, "needed_bytes": held}
+    row = SimpleNamespace(**plain | made)
     known = {*first_cells("Figures"), *first_cells("What a search says"), "strategy", "window"}
+    known |= {*first_cells("Stages of a plan")}
     assert set(row_object(row)) - known == set()
 
 

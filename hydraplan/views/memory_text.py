@@ -2,17 +2,22 @@
 
 from typing import Any
 
-from hydraplan.files.memoryfile import Peaks
+from hydraplan.files.memoryfile import FIGURES, Peaks
+from hydraplan.host import GIB
 from hydraplan.planheader import PlanOptions
 from hydraplan.views import console
 
 PEAK_COLUMNS = ("stage", "predicted", "measured")
+GIB_COLUMNS = ("GiB predicted", "GiB measured")
 RECOMPUTED = "a token counts as what F keeps of it under --recompute none, here F keeps less"
 PEAK_TITLE = "Most tokens whose activations a rank held at once"
 
 
 def peaks_json(peaks: Peaks) -> dict[str, Any]:
-    """The most over all ranks and steps, and under `stages` one object a stage."""
+    """The most over all ranks and steps, and under `stages` one object a stage.
+
+    Bytes where they were predicted.
+    """
     stages = range(peaks.predicted.shape[-2])
     each = [_most(peaks, (..., stage, slice(None))) for stage in stages]
     return {
@@ -22,10 +27,10 @@ def peaks_json(peaks: Peaks) -> dict[str, Any]:
 
 
 def _most(peaks: Peaks, where: Any) -> dict[str, float | None]:
-    measured = None if peaks.measured is None else float(peaks.measured[where].max(initial=0.0))
     return {
-        "peak_live_tokens": measured,
-        "predicted_peak_live_tokens": float(peaks.predicted[where].max(initial=0.0)),
+        name: None if values is None else float(values[where].max(initial=0.0))
+        for name, values in zip(FIGURES, peaks, strict=True)
+        if "bytes" not in name or peaks.predicted_bytes is not None
     }
 
 
@@ -43,17 +48,27 @@ def limit_text(options: PlanOptions) -> str:
     )
 
 
-def print_peaks(peaks: Peaks, limit: str = "", recomputed: bool = False) -> None:
+def print_peaks(
+    peaks: Peaks, limit: str = "", recomputed: bool = False, memory_gib: float | None = None
+) -> None:
     """A row a stage, what the plan allows (`limit_text`), and what was not as predicted.
 
     `recomputed`: F keeps less than whole activations, so fewer tokens than rows are counted.
+    `memory_gib` of a device, where the plan keeps to it.
     """
-    names = ("stage", "predicted_peak_live_tokens", "peak_live_tokens")
-    rows = [[stage[name] for name in names] for stage in peaks_json(peaks)["stages"]]
+    of_bytes = ("predicted_peak_bytes", "peak_bytes")
+    shown = [name for name in of_bytes if peaks_json(peaks).get(name) is not None]
+    rows = [
+        [stage[name] for name in ("stage", "predicted_peak_live_tokens", "peak_live_tokens")]
+        + [f"{stage[name] / GIB:.3f}" for name in shown]
+        for stage in peaks_json(peaks)["stages"]
+    ]
     allowed = f"allowed are {limit}" if limit else ""
+    device = f"a device has {memory_gib:.2f} GiB" if shown and memory_gib else ""
     unit = RECOMPUTED if recomputed else ""
-    lines = [text for text in (unit, allowed, difference(peaks)) if text]
-    console.print_table(PEAK_COLUMNS, rows, PEAK_TITLE, "\n".join(lines))
+    lines = [text for text in (unit, allowed, device, difference(peaks)) if text]
+    columns = [*PEAK_COLUMNS, *GIB_COLUMNS[: len(shown)]]
+    console.print_table(columns, rows, PEAK_TITLE, "\n".join(lines))
 
 
 def difference(peaks: Peaks) -> str:

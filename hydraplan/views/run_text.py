@@ -48,6 +48,7 @@ def run_json(run: Run) -> dict[str, Any]:
         **peaks_json(run.peaks),
         **traffic_json(run.traffic),
         "live_limit_tokens": run.header.plan.options.live_limit_tokens,
+        "memory_limit_bytes": run.header.plan.options.memory_bytes,
         "loss": [row["loss"] for row in run.steps if row["loss"] is not None],
         **story_json(run),
     }
@@ -160,8 +161,9 @@ def print_run(run: Run) -> None:
     console.print_table(run_columns(run), run_rows(run), run_title(run), run_caption(run))
     if run.steps:
         console.emit()
-        limit = limit_text(run.header.plan.options)
-        print_peaks(run.peaks, limit, recomputed=run.header.recompute != "none")
+        options = run.header.plan.options
+        remade = run.header.recompute != "none"
+        print_peaks(run.peaks, limit_text(options), remade, options.memory_gib)
         print_traffic(run.traffic)
     if run.trials is not None:
         console.emit()

@@ -1,4 +1,9 @@
+import math
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
+import torch
 
 from hydraplan.errors import Infeasible
 from hydraplan.executor.memory import (
@@ -7,6 +12,9 @@ from hydraplan.executor.memory import (
     check_memory,
     needed_bytes,
 )
+from hydraplan.executor.record import collect
+from hydraplan.executor.step import StepResult, peak_bytes
+from hydraplan.model import Op
 from tests.plans import plan_header, tiny_model
 
 
@@ -47,3 +55,21 @@ def test_a_worker_whose_states_do_not_fit_its_gpu_is_refused_with_both_figures()
         check_device_memory(4 * gib, 8, int(4.9 * gib))
     with pytest.raises(Infeasible, match=r"needs 12\.0 GiB"):
         check_device_memory(4 * gib, 1, 5 * gib)
+
+
+def test_a_gpu_tells_the_most_its_allocator_held_and_a_cpu_nothing(monkeypatch):
+    held = {torch.device("cuda", 1): 5 << 30}
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", held.__getitem__)
+    assert peak_bytes(torch.device("cuda", 1)) == 5 << 30
+    assert math.isnan(peak_bytes(torch.device("cpu")))
+
+
+@pytest.mark.parametrize("held", [3.0e9, math.nan])
+def test_what_an_allocator_held_comes_to_rank_0(monkeypatch, held):
+    monkeypatch.setattr("torch.distributed.gather", lambda sent, received: received[0].copy_(sent))
+    mine = StepResult(np.ones((1, 5)), 2.0, 0.5, 7.0, (1, 2, 3), held)
+    found = collect(SimpleNamespace(pp=1, ranks=1, rank=0), ((Op("F", 0),),), mine)
+    assert (found.loss, found.peak_live_tokens.tolist()) == (0.5, [[7.0]])
+    assert found.sent_bytes.ravel().tolist() == [1, 2, 3]
+    assert (found.peak_bytes is None) == math.isnan(held)
+    assert found.peak_bytes is None or found.peak_bytes.tolist() == [[held]]

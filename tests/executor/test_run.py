@@ -49,6 +49,10 @@ def test_steps_walk_through_the_batches_begin_again_and_learn(plan, tmp_path):
     assert kept.peaks.measured.shape == (5, 2, 2)
     assert kept.peaks.measured[:2].max(axis=2).tolist() == [[26, 17], [11, 11]]
     assert kept.peaks.differ() == []
+    assert kept.peaks.measured_bytes is None
+    predicted = kept.peaks.predicted_bytes
+    assert (predicted[:, :, 0] == predicted[:, :, 1]).all()  # of the fullest lane
+    assert (predicted > 0).all()
     assert (kept.header.mode, kept.header.device, kept.header.dtype) == (
         "measured",
         "cpu",

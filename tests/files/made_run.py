@@ -10,7 +10,8 @@ from hydraplan.model import Op, Timeline, Waits
 from tests.plans import plan_header, tiny_model
 
 OPS = (Op("F", 0), Op("BW", 0))
-HELD = Peaks(np.array([[5.0, 4.0], [3.0, 2.5]]), np.array([[5.0, 4.0], [3.0, 2.0]]))
+TOKENS = np.array([[5.0, 4.0], [3.0, 2.5]])
+HELD = Peaks(TOKENS, np.array([[5.0, 4.0], [3.0, 2.0]]), TOKENS * 512, TOKENS * 500)
 """Stages x lanes; one rank holds more than predicted."""
 SENT = Traffic(np.arange(12).reshape(3, 2, 2), np.arange(12).reshape(3, 2, 2) + 1)
 

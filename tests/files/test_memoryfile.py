@@ -46,3 +46,16 @@ def test_rows_that_no_run_leaves_are_refused() -> None:
     for table in (whole.slice(1), swapped, mixed, negative, endless):
         with pytest.raises(InputError, match="x: its rows are not those of 2 steps of 2 x 2"):
             peaks_of(table, 2, 2, 2, "x")
+
+
+def test_bytes_come_back_where_they_were_told() -> None:
+    told = HELD._replace(predicted_bytes=HELD.predicted * 8)
+    found = peaks_of(table_of(told, told), 2, 2, 2, "x")
+    assert found.measured_bytes is None
+    assert found.predicted_bytes is not None
+    assert found.predicted_bytes.tolist() == [told.predicted_bytes.tolist()] * 2
+    measured = peaks_of(table_of(told._replace(measured_bytes=HELD.predicted)), 1, 2, 2, "x")
+    assert measured.measured_bytes is not None
+    assert measured.measured_bytes.tolist() == [HELD.predicted.tolist()]
+    with pytest.raises(InputError, match="x: its rows are not those of 2 steps"):
+        peaks_of(table_of(told, HELD), 2, 2, 2, "x")

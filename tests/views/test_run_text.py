@@ -27,7 +27,9 @@ UNSENT = Traffic(None, np.zeros((0, 3, 1, 1), np.int64))
 
 
 def header(live_limit_tokens=None, trials=1, mode="simulated", **asked):
-    options = SimpleNamespace(live_limit_tokens=live_limit_tokens)
+    options = SimpleNamespace(
+        live_limit_tokens=live_limit_tokens, memory_bytes=None, memory_gib=None
+    )
     return SimpleNamespace(
         mode=mode, device="none", noise="jitter=0.3", trials=trials, pool_barrier=False,
         **({"paced": False, "injected": (), "correction": "none", "migration": False,
