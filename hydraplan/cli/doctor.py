@@ -26,6 +26,7 @@ OTHERS = {
     "pandas": "tables in notebooks",
     "ortools": "strategy and schedule exact (CP-SAT)",
 }
+TOKENIZERS = "--tokenizer: texts and messages of JSONL"
 UNTAKEN = {
     "reference": "tried; slow, so auto takes it only where no other serves",
     "flash2": "tried; auto takes torch's own; by name: --attention flash2",
@@ -66,6 +67,9 @@ def _libraries() -> Iterator[Finding]:
         yield _library(name, "planning")
     for name, purpose in OTHERS.items():
         yield _library(name, purpose)
+    found = _library("tokenizers", TOKENIZERS)
+    hint = "" if found.state == "ok" else "; pip install 'hydraplan[tokenizers]'"
+    yield found._replace(detail=found.detail + hint)
 
 
 def _library(name: str, purpose: str) -> Finding:

@@ -54,6 +54,17 @@ def test_what_needs_cp_sat_is_named(capsys):
     assert found["ortools"]["needed_for"] == "strategy and schedule exact (CP-SAT)"
 
 
+def test_what_counts_texts_is_said_or_how_to_install_it(capsys, without):
+    assert run(["doctor", "--json"]) == 0
+    assert findings(capsys)[1]["tokenizers"]["state"] == "ok"
+    without("tokenizers")
+    assert run(["doctor", "--json"]) == 0
+    can_plan, found = findings(capsys)
+    assert can_plan
+    assert found["tokenizers"]["state"] == "absent"
+    assert found["tokenizers"]["detail"].endswith("pip install 'hydraplan[tokenizers]'")
+
+
 def test_without_torch_planning_still_works(capsys, without):
     without("torch")
     assert run(["doctor", "--json"]) == 0
