@@ -22,11 +22,11 @@ from hydraplan.cost import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, CostModel
 from hydraplan.cost_terms import each_term_s
 from hydraplan.errors import InputError, many
 from hydraplan.files.decisionsfile import Change, in_force
-from hydraplan.files.opsfile import StepOps
+from hydraplan.files.opsfile import each_ops
 from hydraplan.files.planfile import Plan
-from hydraplan.files.runfile import Run, batch_of, read_step_ops
+from hydraplan.files.runfile import Run, batch_of
 from hydraplan.layout import expand
-from hydraplan.model import BatchPlan, FloatArray, IntArray, Op
+from hydraplan.model import BatchPlan, FloatArray, IntArray, Timeline
 from hydraplan.slots import slot_rows
 
 LATEST_STEPS = 16
@@ -98,19 +98,20 @@ def read_run_ops(run: Run, plan: Plan, factor: Factor) -> RunOps:
     """
     refuse_unmeasured(run)
     cost = _cost(run)
-    ways: dict[tuple[int, Change], list[int]] = {}
     first = max(1, len(run.steps) - LATEST_STEPS)
-    for step in range(first, len(run.steps)):
+    each_step = each_ops(run.path / "ops.parquet", len(run.steps), cost.pp, cost.ranks, first)
+    ways: dict[tuple[int, Change], dict[int, Timeline]] = {}
+    for step, ops in enumerate(each_step, first):
         batch = int(run.steps[step]["batch"])
-        ways.setdefault((batch, in_force(run.decisions, step, batch)), []).append(step)
+        way = batch, in_force(run.decisions, step, batch)
+        ways.setdefault(way, {})[step] = ops.timeline
     parts, seen = [], 0
     for number, ((_, change), steps) in enumerate(ways.items()):
-        found = batch_of(run, plan, steps[0])
-        ops = [read_step_ops(run, step) for step in steps]
-        for each, step in zip(ops, steps, strict=True):
-            if each.timeline.schedule != found.schedule:
+        found = batch_of(run, plan, min(steps))
+        for step, timeline in steps.items():
+            if timeline.schedule != found.schedule:
                 raise InputError(f"run {run.path}: step {step} did not run the ops of its plan")
-        taken_s = _taken_s(ops, steps, factor)
+        taken_s = _taken_s(steps, factor)
         used, is_whole = _used(cost, found, change, taken_s, run.header.device)
         parts.append(
             _columns(cost, found, taken_s, used, number, seen, MOST_OPS // len(ways), is_whole)
@@ -131,19 +132,19 @@ def _cost(run: Run) -> CostModel:
     return run.header.plan.model_copy(update={"options": options}).cost_model()
 
 
-def _taken_s(ops: list[StepOps], steps: list[int], factor: Factor) -> tuple[FloatArray, ...]:
+def _taken_s(steps: dict[int, Timeline], factor: Factor) -> tuple[FloatArray, ...]:
     """Seconds of every op on a nominal rank, (ops, lanes) a stage: median over the steps.
 
     Each step counts relative to its own level, the middle of its ops over their medians.
     """
-    sizes = [stage.shape for stage in ops[0].timeline.busy_s]
+    sizes = [stage.shape for stage in steps[min(steps)].busy_s]
     rows = []
-    for each, step in zip(ops, steps, strict=True):
+    for step, timeline in steps.items():
         known = [
             [factor(stage, lane, step) for lane in range(size[1])]
             for stage, size in enumerate(sizes)
         ]
-        stages = zip(each.timeline.busy_s, known, strict=True)
+        stages = zip(timeline.busy_s, known, strict=True)
         rows.append(np.concatenate([(busy / np.array(f)).ravel() for busy, f in stages]))
     busy_s = np.stack(rows)
     is_there = (busy_s > 0).all(axis=0)
@@ -209,9 +210,19 @@ def _columns(
     where = where[:, ::stride]
     stage, _, lane = where
     ops = [batch.schedule[s][p] for s, p in where[:2].T.tolist()]
+    chunk, microbatch = (
+        np.array([getattr(op, name) for op in ops], np.int64) for name in ("chunk", "microbatch")
+    )
+    does = {
+        direction: np.array([letter in op.kind for op in ops], np.bool_)
+        for letter, direction in PASSES.items()
+    }
     term_s = np.stack(
         [
-            _of_ops(each_s, ops, stage, lane)
+            sum(
+                (mask * each_s[d, stage, chunk, lane, microbatch] for d, mask in does.items()),
+                start=np.zeros(len(ops)),
+            )
             for each_s in each_term_s(cost, batch.sequences.placed(), batch.num_microbatches)
         ]
     )
@@ -223,22 +234,10 @@ def _columns(
         stage=stage,
         lane=lane,
         batch=np.full(len(ops), number),
-        microbatch=first_microbatch + np.array([op.microbatch for op in ops], np.int64),
+        microbatch=first_microbatch + microbatch,
         steps=0,
         is_whole=is_whole and stride == 1,
     )
-
-
-def _of_ops(op_s: FloatArray, ops: list[Op], stage: IntArray, lane: IntArray) -> FloatArray:
-    """Seconds of some ops out of those of all slots, (ops,)."""
-    chunk, microbatch = (
-        np.array([getattr(op, name) for op in ops], np.int64) for name in ("chunk", "microbatch")
-    )
-    total = np.zeros(len(ops))
-    for letter, direction in PASSES.items():
-        does = np.array([letter in op.kind for op in ops], np.bool_)
-        total += does * op_s[direction, stage, chunk, lane, microbatch]
-    return total
 
 
 def _joined(parts: list[RunOps], steps: int) -> RunOps:

@@ -127,12 +127,12 @@ def read_ops(path: Path, step: int, pp: int, ranks: int) -> StepOps:
     return _step_of(table, path, step, pp, ranks)
 
 
-def each_ops(path: Path, steps: int, pp: int, ranks: int) -> Iterator[StepOps]:
-    """Op times of the first steps, one after the other; errors as `read_ops`."""
+def each_ops(path: Path, steps: int, pp: int, ranks: int, first: int = 0) -> Iterator[StepOps]:
+    """Op times of steps `first` to `steps` - 1, one after the other; errors as `read_ops`."""
     table = read_rows(open_parquet(path, OPS_SCHEMA), path)
-    ends = np.searchsorted(column(table, "step"), np.arange(steps + 1))
-    for step, (first, stop) in enumerate(pairwise(ends.tolist())):
-        yield _step_of(table.slice(first, stop - first), path, step, pp, ranks)
+    ends = np.searchsorted(column(table, "step"), np.arange(first, steps + 1))
+    for step, (start, stop) in enumerate(pairwise(ends.tolist()), first):
+        yield _step_of(table.slice(start, stop - start), path, step, pp, ranks)
 
 
 def _step_of(table: pa.Table, path: Path, step: int, pp: int, ranks: int) -> StepOps:
