@@ -18,9 +18,17 @@ import typer
 from typer.core import TyperGroup
 
 from hydraplan.cli import INTERRUPTED
+from hydraplan.cli.check import check
 from hydraplan.cli.compare import compare
-from hydraplan.cli.defaults import CONFIG_FILE, bind_environment, read_defaults, usage_text
+from hydraplan.cli.defaults import (
+    CONFIG_FILE,
+    PROJECT_FILE,
+    bind_environment,
+    read_defaults,
+    usage_text,
+)
 from hydraplan.cli.demo import demo
+from hydraplan.cli.diff import diff
 from hydraplan.cli.doctor import doctor
 from hydraplan.cli.execute import execute
 from hydraplan.cli.export import export
@@ -47,6 +55,8 @@ COMMANDS = (
     compare,
     pipeline,
     show,
+    diff,
+    check,
     validate,
     execute,
     verify,
@@ -127,8 +137,10 @@ def root(
     ),
 ) -> None:
     """Profile, plan and execute dynamic context parallelism on pipelines."""
-    if CONFIG_FILE.is_file():
-        context.default_map = read_defaults(CONFIG_FILE, context)
+    for path in (CONFIG_FILE, PROJECT_FILE):
+        if path.is_file():
+            context.default_map = read_defaults(path, context)
+            break
 
 
 def main() -> None:

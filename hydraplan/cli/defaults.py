@@ -1,9 +1,10 @@
 """Where an option's value comes from: flag, then environment, then hydraplan.toml, then default.
 
-`hydraplan.toml` of the working folder has a section a command, its keys are the long options
-(`[plan]`, `max-tokens-per-rank = 8192`, dashes or underscores). The environment says the
-same as `HYDRAPLAN_PLAN_MAX_TOKENS_PER_RANK=8192`. A key that no command knows is an error, and so
-is one that stands twice, spelt with dashes and with underscores.
+Without `hydraplan.toml`, `[tool.hydraplan]` of `pyproject.toml` is read. The file of the working
+folder has a section a command, its keys are the long options (`[plan]`, `max-tokens-per-rank =
+8192`, dashes or underscores). The environment says the same as
+`HYDRAPLAN_PLAN_MAX_TOKENS_PER_RANK=8192`. A key that no command knows is an error, and so is one
+that stands twice, spelt with dashes and with underscores.
 """
 
 from pathlib import Path
@@ -14,6 +15,8 @@ import typer
 from hydraplan.errors import InputError
 
 CONFIG_FILE = Path("hydraplan.toml")
+PROJECT_FILE = Path("pyproject.toml")
+"""Where [tool.hydraplan] stands for the file, if there is none."""
 
 _TO_VARIABLE = str.maketrans("- ", "__")
 """Command `profile diff` is [profile-diff] in the file and HYDRAPLAN_PROFILE_DIFF_ outside it."""
@@ -36,15 +39,8 @@ def read_defaults(path: Path, context: typer.Context) -> dict[str, dict[str, obj
     Raises:
         InputError: The file is not TOML, names what no command knows, or a value does not fit.
     """
-    import tomllib
-
     group: Any = context.command
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # of the text, of TOML, or a number of thousands of digits
-        raise InputError(f"{path} is not TOML: {error}") from None
-    except RecursionError:
-        raise InputError(f"{path} is nested too deeply") from None
+    values = _tables(path)
     names = {name.translate(_TO_VARIABLE): name for name in group.commands}
     defaults: dict[str, dict[str, object]] = {}
     for section, table in values.items():
@@ -78,6 +74,25 @@ def read_defaults(path: Path, context: typer.Context) -> dict[str, dict[str, obj
                 context, f"{path}: [{section}] {key} = {value!r}", value, option
             )
     return defaults
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    """Sections of a file of ours, or those below [tool.hydraplan] of a project's."""
+    import tomllib
+
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # of the text, of TOML, or a number of thousands of digits
+        raise InputError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path} is nested too deeply") from None
+    if path.name != PROJECT_FILE.name:
+        return values
+    for key in ("tool", "hydraplan"):
+        values = values.get(key, {})
+        if not isinstance(values, dict):
+            raise InputError(f"{path}: {key} is no section", "spelt [tool.hydraplan.plan]")
+    return values
 
 
 _SOURCES = ("COMMANDLINE", "ENVIRONMENT", "DEFAULT_MAP", "DEFAULT")

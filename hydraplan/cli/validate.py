@@ -12,29 +12,15 @@ def validate(plan: o.PlanFolder, json: o.Json = False) -> None:
     Exit 0 if all hold, 1 with the broken rows if not.
     """
     from hydraplan.errors import InvalidPlan, many, printable
-    from hydraplan.files.planfile import open_plan, read_batch
-    from hydraplan.invariants import broken_rules, follows
-    from hydraplan.planner.figures import check_figures
-    from hydraplan.planner.pipeline.deadlock import check_deadlock, one_line
+    from hydraplan.files.planfile import open_plan
+    from hydraplan.planner.pipeline.deadlock import one_line
     from hydraplan.planner.pipeline.wait_graph import TRANSPORTS
+    from hydraplan.planner.validity import broken_by_rule
     from hydraplan.version import __version__
     from hydraplan.views import console
 
     opened = open_plan(plan)
-    by_rule: dict[str, list[str]] = {}
-    next_row = opened.header.options.first_row
-    for index in range(opened.header.num_batches):
-        batch = read_batch(opened, index)
-        found = broken_rules(opened.header, batch)
-        if not found:
-            found["deadlock"] = check_deadlock(opened.header, batch)
-        if not any(found.values()):
-            found["figures"] = check_figures(opened.header, batch)
-        found["consecutive"] = follows(opened.header, batch, next_row)
-        for rule, texts in found.items():
-            if texts:
-                by_rule.setdefault(rule, []).extend(texts)
-        next_row += len(batch.sequences)
+    by_rule = broken_by_rule(opened)
     broken = [text for texts in by_rule.values() for text in texts]
     if json:
         console.emit_json(
