@@ -8,6 +8,7 @@ Source: ours.
 """
 
 from collections.abc import Sequence
+from itertools import product
 from math import ceil
 from typing import NamedTuple
 
@@ -29,6 +30,10 @@ ASKED_TOKENS = 4096
 MISSED = 0.03
 """Share of a device that a derived cap leaves free. Chosen: measured peaks pass predicted ones by
 up to 2.4 % where B and W are apart (docs/execution.md), and allocators leave fragments."""
+
+
+SMALL = 0.01
+"""Caps that are not worth a slot of their own."""
 
 
 class Held(NamedTuple):
@@ -63,16 +68,16 @@ def holding(cost: CostModel, live_microbatches: int) -> Held:
 
     A slot counts against it by what it holds at most from F on, a chunk of a stage like any other
     (`hydraplan.planner.planned_ops.memory_of`). So the fullest ways hold one kind, beside the slot
-    that B comes to: slots after F in the first k chunks, or slots of one chunk that wait for W.
-    Each way begins when the one before has ended. These are no ops that could run.
+    that B or W comes to: slots after F in the first k chunks, or slots of one chunk that wait for
+    W. Each way begins when the one before has ended. These are no ops that could run.
     """
     shares = held_shares(cost.model, cost.recompute)
-    most, chunks = max(shares), cost.route.num_chunks
-    every, rest = range(chunks), live_microbatches - most
+    most, waiting, chunks = max(shares), shares.after_input, cost.route.num_chunks
+    every = range(chunks)
     ops: list[Op] = []
     sizes: list[float] = []
 
-    def run(kinds: tuple[OpKind, ...], slots: range, of_chunks: range) -> None:
+    def run(kinds: tuple[OpKind, ...], slots: range, of_chunks: Sequence[int]) -> None:
         ops.extend(Op(kind, m, chunk) for m in slots for chunk in of_chunks for kind in kinds)
 
     def slots(caps: float) -> range:
@@ -81,23 +86,37 @@ def holding(cost: CostModel, live_microbatches: int) -> Held:
         sizes.extend(min(1.0, caps - i) for i in range(ceil(caps)))
         return range(first, len(sizes))
 
-    def last() -> None:
-        slot = slots(1.0)
-        run(("F",), slot, every)
-        run(("B", "W"), slot, every[::-1])
+    def wait(caps: float, of_chunks: Sequence[int]) -> range:
+        """Slots that hold so many caps as they wait for W; F of each has to fit first."""
+        first = len(sizes)
+        while caps > SMALL:
+            size = min(1.0, caps / most)
+            run(("F", "B"), slots(size), of_chunks)
+            caps -= size * waiting
+        return range(first, len(sizes))
 
+    def begin(slot: range) -> None:
+        run(("F",), slot, every)
+        run(("B",), slot, every[::-1])
+
+    ways = [("F", every[:k]) for k in range(1, chunks + 1)]
+    ways += [("B", every[chunk : chunk + 1]) for chunk in every]
     # All gradients are there, and messages on their way, before the first way and after the last.
     run(("F", "B", "W"), slots(MESSAGES_AHEAD), every)
-    for k in range(1, chunks + 1):
-        held = slots(rest / most * chunks / k)
-        run(("F",), held, range(k))
-        last()
-        run(("B", "W"), held, range(k))
-    for chunk in every:
-        held = slots(rest / shares.after_input * chunks)
-        run(("F", "B"), held, range(chunk, chunk + 1))
-        last()
-        run(("W",), held, range(chunk, chunk + 1))
+    for (kind, of_chunks), is_w in product(ways, (False, True)):
+        at_hand = slots(1.0)
+        room = (live_microbatches - (waiting if is_w else most)) * chunks / len(of_chunks)
+        if is_w:
+            begin(at_hand)
+        if kind == "F":
+            held = slots(room / most)
+            run(("F",), held, of_chunks)
+        else:
+            held = wait(room, of_chunks)
+        if not is_w:
+            begin(at_hand)
+        run(("W",), at_hand, every)
+        run(("B", "W") if kind == "F" else ("W",), held, of_chunks)
     run(("F", "B", "W"), slots(MESSAGES_AHEAD), every)
     return Held((tuple(ops),) * cost.pp, np.array(sizes))
 
@@ -132,10 +151,11 @@ def largest_cap(
         groups = extra[:, None, None] * rows
         return stage_bytes(cost, held.schedule, rows, engine, communicators, groups, at_most=True)
 
-    def fits(cap: int) -> bool:
-        return bool(needed(cap).sum(axis=0).max() <= limit_bytes)
+    def room(cap: int) -> float:
+        return limit_bytes - float(needed(cap).sum(axis=0).max())
 
-    if not fits(1):
+    known, known_room = 1, room(1)
+    if known_room < 0:
         least = needed(1)
         stage = int(least.sum(axis=0).argmax())
         raise Infeasible(
@@ -143,10 +163,18 @@ def largest_cap(
             f" of it {largest_term(least, stage)}, a device has {limit_bytes / GIB:.2f}",
             "plan with more stages (--pp) or devices of a rank (--tp)",
         )
-    known, beyond = 1, 2
-    while fits(beyond):
-        known, beyond = beyond, 2 * beyond
+    beyond, beyond_room = 1024, room(1024)
+    while beyond_room >= 0:
+        known, known_room, beyond = beyond, beyond_room, 8 * beyond
+        beyond_room = room(beyond)
+    turn = 0
     while beyond - known > 1:
-        middle = (known + beyond) // 2
-        known, beyond = (middle, beyond) if fits(middle) else (known, middle)
+        # Bytes are nearly in proportion; every third turn halves, whatever they are.
+        share = 0.5 if turn % 3 == 2 else known_room / (known_room - beyond_room)
+        middle = min(beyond - 1, known + max(1, int(share * (beyond - known))))
+        if (left := room(middle)) >= 0:
+            known, known_room = middle, left
+        else:
+            beyond, beyond_room = middle, left
+        turn += 1
     return known
