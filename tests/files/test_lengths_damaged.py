@@ -46,6 +46,7 @@ def test_forty_damaged_files_of_each_kind_are_read_or_refused(tmp_path, name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_five_thousand_damaged_files_of_each_kind_are_read_or_refused(capsys):
     main(5_000)
     assert len(capsys.readouterr().out.splitlines()) == len(SOUND)
