@@ -160,7 +160,7 @@ def largest_cap(
         stage = int(least.sum(axis=0).argmax())
         raise Infeasible(
             f"one token a rank needs {least[:, stage].sum() / GIB:.2f} GiB on stage {stage}, most"
-            f" of it {largest_term(least, stage)}, a device has {limit_bytes / GIB:.2f}",
+            f" of it {largest_term(least, stage)}, {limit_bytes / GIB:.2f} may be used",
             "plan with more stages (--pp) or devices of a rank (--tp)",
         )
     beyond, beyond_room = 1024, room(1024)
