@@ -3,6 +3,7 @@
 From a `Refit` to tables, lines and JSON. It computes no costs.
 """
 
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,11 @@ def print_refit(found: Refit, run_name: str) -> None:
         share = f"{found.share([place]):.1%}"
         rows.append([term.field, *pair, float(found.times[place]), told, share])
     ops = f"{many(len(found.ops.taken_s), 'op')} of {many(found.ops.steps, 'step')}"
-    held = [f"{r} {e:.1%}" for r, e in zip(LADDER, found.held_out, strict=True) if e == e]
+    held = [
+        f"{rung} {error:.1%}"
+        for rung, error in zip(LADDER, found.held_out, strict=True)
+        if isfinite(error)
+    ]
     chosen = f"multipliers: {SETS[found.rung]}"
     chosen += f"; error of ops held out: {', '.join(held)}" if held else "; nothing to hold out"
     if any("not told" in row for row in rows):
@@ -158,7 +163,7 @@ def print_refit(found: Refit, run_name: str) -> None:
     )
     console.emit()
     console.print_table(
-        ["ops of", "count", "measured / old", "old, level out", "p90", "refitted error", "p90"],
+        ["ops of", "count", "measured / old", "old error", "p90", "new error", "p90"],
         [
             [row["ops_of"], row["count"], row["measured_over_predicted"]]
             + [
@@ -172,10 +177,10 @@ def print_refit(found: Refit, run_name: str) -> None:
             ]
             for row in op_figures(found)
         ],
-        "Error of ops, before and after",
+        "Error of ops before, what all share left out, and after",
     )
     old, new, taken = slot_figures(found).values()
-    if taken == taken:
+    if isfinite(taken):
         console.emit(
             f"slot_imbalance of the plan: {old:.3f} by its costs, {new:.3f} by the new ones,"
             f" {taken:.3f} measured"

@@ -30,7 +30,8 @@ def profile(
 ) -> None:
     """Measure attention, linear and link costs on this device, or write an analytic profile.
 
-    Under torchrun every rank measures, and the profile tells slow devices.
+    Under torchrun every rank measures, and the profile tells slow devices. `profile --refit RUN`
+    learns costs from a run instead.
     """
     from hydraplan.config import builtin_names, load_cluster
     from hydraplan.errors import InputError

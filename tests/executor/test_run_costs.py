@@ -83,9 +83,7 @@ def test_a_run_that_is_kept_nowhere_is_told_how_to_keep_one(plan, taken, capfd):
     assert "hydraplan profile --refit RUN (keep it with -o) -o NEW.profile.parquet" in line
 
 
-@pytest.mark.parametrize("asked", [["--paced"], ["--dtype", "float64"], ["--simulate"]])
-def test_a_run_that_does_not_measure_these_costs_says_nothing_of_them(plan, taken, asked, capfd):
-    taken(2.0)
-    out, warned = executed(capfd, plan, *asked, "--json")
+def test_a_simulated_run_says_nothing_of_costs(plan, capfd):
+    out, warned = executed(capfd, plan, "--simulate", "--json")
     told = json.loads(out)
     assert (told["costs"], told["costs_left_profile"], warned) == (None, None, [])
