@@ -1,13 +1,17 @@
 """`hydraplan show`: look at a plan or a run."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from hydraplan.cli import options as o
 
-View = Literal["summary", "loads", "gantt", "sequences"]
+if TYPE_CHECKING:
+    from hydraplan.model import BatchPlan, FloatArray
+    from hydraplan.planheader import PlanHeader
+
+View = Literal["summary", "loads", "ranks", "degrees", "gantt", "sequences"]
 
 LIMIT = 20
 """Rows of the sequences view where none are asked for."""
@@ -17,7 +21,7 @@ def show(
     context: typer.Context,
     path: Annotated[Path, typer.Argument(help="Plan or run folder.")],
     view: Annotated[
-        View | None, typer.Option("--view", help="Only this view of a plan.  [default: all four]")
+        View | None, typer.Option("--view", help="Only this view of a plan.  [default: all]")
     ] = None,
     batch: Annotated[
         int | None,
@@ -29,6 +33,18 @@ def show(
         int | None,
         typer.Option("--limit", min=1, help="Most rows of the sequences view.  [default: 20]"),
     ] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", min=0, help="Only sequences that this lane shares.")
+    ] = None,
+    microbatch: Annotated[
+        int | None, typer.Option("--microbatch", min=0, help="Only sequences of this microbatch.")
+    ] = None,
+    degree: Annotated[
+        int | None, typer.Option("--degree", min=1, help="Only sequences of this degree.")
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option("--sequence", min=0, help="Only this row of the length file.")
+    ] = None,
     json: o.Json = False,
 ) -> None:
     """Show a plan (summary, load of every slot, Gantt chart, sequences) or the steps of a run."""
@@ -36,7 +52,9 @@ def show(
     from hydraplan.errors import InputError
 
     if (path / "steps.parquet").is_file():
-        for option, value in (("view", view), ("batch", batch), ("limit", limit)):
+        asked = {"view": view, "batch": batch, "limit": limit, "rank": rank}
+        asked |= {"microbatch": microbatch, "degree": degree, "sequence": sequence}
+        for option, value in asked.items():
             if is_flag(context, option):
                 raise InputError(
                     f"{path} is a run, --{option} {value} shows a part of a plan",
@@ -57,7 +75,18 @@ def show(
                 f"--limit {limit} counts rows of the sequences view, which is not asked for",
                 "leave --limit out, or use --view sequences without --json",
             )
-        _show_plan(path, view, batch, limit or LIMIT, json)
+        wanted = {
+            "rank": rank, "microbatch": microbatch, "degree": degree, "sequence": sequence,
+        }  # fmt: skip
+        given = {name: value for name, value in wanted.items() if value is not None}
+        if given and (json or view not in (None, "sequences")):
+            name = next(iter(given))
+            raise InputError(
+                f"--{name} {given[name]} filters the sequences view, which is not asked for",
+                f"leave --{name} out, or use --view sequences without --json",
+            )
+        view = "sequences" if given else view
+        _show_plan(path, view, batch, limit or LIMIT, json, given)
     else:
         raise InputError(
             f"{path} is neither a plan nor a run folder",
@@ -77,27 +106,44 @@ def _show_run(path: Path, json: bool) -> None:
         print_run(run)
 
 
-def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, json: bool) -> None:
+def _show_plan(
+    path: Path,
+    view: View | None,
+    batch: int | None,
+    limit: int,
+    json: bool,
+    filters: dict[str, int],
+) -> None:
     from hydraplan.errors import Infeasible, InvalidPlan
     from hydraplan.executor.valid import check_order
     from hydraplan.files.planfile import open_plan, read_batch
     from hydraplan.invariants import check_plan
     from hydraplan.memory_limit import planned_bytes
+    from hydraplan.planner.limits import what_limits
     from hydraplan.planner.stage_skew import stage_skew
-    from hydraplan.slots import slot_times
     from hydraplan.views import console
     from hydraplan.views.charts import LANES_WIDTH, SHADES, heat_map
     from hydraplan.views.gantt import NAMES_WIDTH, gantt, legend
+    from hydraplan.views.limits_text import limits_object, print_limits
+    from hydraplan.views.loads_text import (
+        flops_object,
+        flops_text,
+        print_degrees,
+        print_loads,
+        tokens_by_degree,
+    )
     from hydraplan.views.plan_text import plan_object, print_plan, print_sequences
 
     plan = open_plan(path)
-    summaries, skews, held = [], [], []
+    summaries, skews, held, worst = [], [], [], None
     for index in range(plan.header.num_batches) if batch is None else [batch]:
         found = read_batch(plan, index)
         broken = check_plan(plan.header, found)
         if broken:
             raise InvalidPlan(f"{path} is not valid: {broken[0]}", f"see hydraplan validate {path}")
         summaries.append(found.summary())
+        if worst is None or found.figures["efficiency"] < worst.figures["efficiency"]:
+            worst = found
         if json or view in (None, "summary"):
             try:
                 skews.append(stage_skew(plan.header, found))
@@ -105,17 +151,26 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
             except Infeasible:  # its ops wait for each other; say which
                 check_order(path, plan.header, found)
                 raise
+    assert worst is not None
+    limits = what_limits(plan.header, worst) if json or view in (None, "summary") else []
     if json:
-        console.emit_json(plan_object(path, plan.header, summaries, skews, held))
+        about = {"limits": {"batch": worst.batch, "causes": limits_object(limits)}}
+        about |= {"flops": {"batch": worst.batch, **flops_object(plan.header, worst)}}
+        console.emit_json(plan_object(path, plan.header, summaries, skews, held) | about)
         return
     shown = read_batch(plan, batch or 0)
     if view in (None, "summary"):
-        print_plan(plan.header, summaries, skews, held)
+        print_limits(worst.summary(), limits)
+        work = f"batch {worst.batch}: {flops_text(flops_object(plan.header, worst))}"
+        print_plan(plan.header, summaries, skews, held, work)
+    if view in (None, "degrees"):
+        console.emit()
+        print_degrees(shown.summary().degrees, tokens_by_degree(shown))
+    if view in (None, "ranks"):
+        console.emit()
+        print_loads(_load_s(plan.header, shown))
     if view in (None, "loads"):
-        slots = slot_times(
-            plan.header.cost_model(), shown.sequences.placed(), shown.num_microbatches
-        )
-        load_s = slots.load_s
+        load_s = _load_s(plan.header, shown)
         console.emit(
             f"\nload of every slot of batch {shown.batch}: lanes down, microbatches across,"
             f"\n'{SHADES[0]}' nothing to '{SHADES[-1]}' {load_s.max():.4g} s"
@@ -133,4 +188,11 @@ def _show_plan(path: Path, view: View | None, batch: int | None, limit: int, jso
         console.paint(gantt(shown.schedule, starts_s, ends_s, cells))
     if view in (None, "sequences"):
         console.emit()
-        print_sequences(shown, limit)
+        print_sequences(shown, limit, filters)
+
+
+def _load_s(header: "PlanHeader", batch: "BatchPlan") -> "FloatArray":
+    from hydraplan.slots import slot_times
+
+    placed = batch.sequences.placed()
+    return slot_times(header.cost_model(), placed, batch.num_microbatches).load_s

@@ -5,10 +5,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from hydraplan.errors import many, printable
 from hydraplan.invariants import CAPS
 from hydraplan.metrics import FIGURES, mean_figures
-from hydraplan.model import CHOOSING, ON_RANKS, BatchPlan, BatchSummary, IntArray, Search, StageSkew
+from hydraplan.model import (
+    CHOOSING,
+    ON_RANKS,
+    BatchPlan,
+    BatchSummary,
+    IntArray,
+    Search,
+    Sequences,
+    StageSkew,
+)
 from hydraplan.planheader import PlanHeader
 from hydraplan.views import console
 from hydraplan.views.bytes_text import bytes_object, derived_text, print_bytes
@@ -86,8 +97,12 @@ def print_plan(
     batches: Sequence[BatchSummary],
     skews: Sequence[StageSkew],
     held: Sequence[IntArray],
+    work: str = "",
 ) -> None:
-    """Summary of a plan: header, a row a batch, figures over all, and one countable last line."""
+    """Summary of a plan: header, a row a batch, figures over all, and one countable last line.
+
+    `work`: a line on the true work, beside the figures.
+    """
     options, shown = header.options, batches[:SHOWN_BATCHES]
     console.emit(
         f"{printable(header.model.name)},"
@@ -154,6 +169,8 @@ def print_plan(
         title="figures, mean over batches",
         caption=f"peak_live_tokens: {allowed}" if (allowed := limit_text(options)) else "",
     )
+    if work:
+        console.emit(work)
     placed = sum(status[name] for name in ON_RANKS)
     console.emit(
         f"\nPlan: {many(placed, 'sequence')}, {many(options.ranks, 'rank')},"
@@ -167,10 +184,13 @@ def print_plan(
     )
 
 
-def print_sequences(plan: BatchPlan, limit: int) -> None:
-    """The costliest `limit` sequences of a batch, costliest first."""
+def print_sequences(plan: BatchPlan, limit: int, filters: Mapping[str, int]) -> None:
+    """The costliest `limit` sequences of a batch that pass all filters, costliest first."""
     s = plan.sequences
-    rows = sorted(s.on_ranks().tolist(), key=lambda i: (-s.predicted_s[i] * s.degree[i], i))
+    rows = sorted(
+        chosen_rows(s, filters).tolist(), key=lambda i: (-s.predicted_s[i] * s.degree[i], i)
+    )
+    asked = "".join(f", --{name} {value}" for name, value in filters.items())
     console.print_table(
         ["id", "tokens", "degree", "ulysses x ring", "ranks", "microbatch", "ms a rank"],
         [
@@ -185,8 +205,22 @@ def print_sequences(plan: BatchPlan, limit: int) -> None:
             ]
             for i in rows[:limit]
         ],
-        title=f"costliest {min(limit, len(rows))} of {len(rows)} sequences of batch {plan.batch}",
+        title=f"costliest {min(limit, len(rows))} of {many(len(rows), 'sequence')} of batch"
+        f" {plan.batch}{asked}",
     )
+
+
+def chosen_rows(rows: Sequences, filters: Mapping[str, int]) -> IntArray:
+    """Rows on ranks that a lane shares, of a microbatch, of a degree, or one by its id."""
+    keep = np.zeros(len(rows), bool)
+    keep[rows.on_ranks()] = True
+    if "rank" in filters:
+        keep &= rows.first_rank <= filters["rank"]
+        keep &= filters["rank"] < rows.first_rank + rows.degree
+    columns = {"microbatch": "microbatch", "degree": "degree", "sequence": "sequence_id"}
+    for name in columns.keys() & filters.keys():
+        keep &= getattr(rows, columns[name]) == filters[name]
+    return np.flatnonzero(keep)
 
 
 def winner_text(plan: BatchSummary) -> str:
