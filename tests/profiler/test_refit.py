@@ -301,3 +301,26 @@ def test_nothing_is_left_where_no_op_had_rows(tmp_path: Path) -> None:
     opened = open_run(path)
     with pytest.raises(InputError, match="has no op that tells costs"):
         refit(opened, open_plan(plan), lambda stage, lane, step: 1.0)
+
+
+def test_no_damage_of_a_runs_files_ends_otherwise_than_with_a_line_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = [Place(40), Place(33, 1), Place(50, 0, 2, 1, 1), Place(16, 0, 1, 1, 2)]
+    plan = write_test_plan(tmp_path / "a.plan", [batch], pp=2, ranks=2)
+    path = measured_run(tmp_path / "a.run", plan, open_plan(plan).header.fit)
+    asked = ["--refit", str(path), "-o", str(tmp_path / "n.profile.parquet"), "--force"]
+    rng = np.random.default_rng(0)
+    for name in ("ops", "steps", "decisions"):
+        file = path / f"{name}.parquet"
+        whole = file.read_bytes()
+        for _ in range(15):
+            damaged = bytearray(whole)
+            for place in rng.integers(0, len(whole), 3).tolist():
+                damaged[place] ^= int(rng.integers(1, 256))
+            file.write_bytes(damaged[: rng.integers(0, 2 * len(whole))])
+            code, err = run(["profile", *asked]), capsys.readouterr().err
+            assert code in (0, 2), err
+            assert code == 0 or str(path) in err.splitlines()[0]
+        file.write_bytes(whole)
+    assert run(["profile", *asked]) == 0
