@@ -83,9 +83,10 @@ def parsed_limit(kind: Kind, text: str) -> Limit:
     if name not in FIGURES:
         raise InputError(f"{option}: there is no figure {printable(name)!r}", _known())
     if kind == "max-regress":
-        if not _SHARE.fullmatch(number):
+        share = float(number.rstrip("%")) if _SHARE.fullmatch(number) else math.nan
+        if not math.isfinite(share):
             raise InputError(f"{option}: {printable(number)!r} is no share", "spelt NAME=2%")
-        return Limit(kind, name, float(number.rstrip("%")) / (100 if "%" in number else 1))
+        return Limit(kind, name, share / (100 if "%" in number else 1))
     try:
         value = float(number)
     except ValueError:

@@ -34,8 +34,8 @@ def clock_state(device: torch.device) -> ClockState | None:
 def _cpu_state(path: Path) -> ClockState | None:
     """Mean of the cores' clocks."""
     try:
-        found = re.findall(r"^cpu MHz\s*:\s*([0-9.]+)$", path.read_text(), re.MULTILINE)
-    except OSError:
+        found = re.findall(r"^cpu MHz\s*:\s*([0-9]+(?:\.[0-9]*)?)$", path.read_text(), re.MULTILINE)
+    except (OSError, UnicodeDecodeError):
         return None
     return ClockState(mhz=sum(map(float, found)) / len(found)) if found else None
 

@@ -87,15 +87,12 @@ COMPONENTS = {
 """Field of `CostFit` -> what it is fitted on."""
 
 
-def least_log_error(
-    columns: Sequence[FloatArray], measured_s: FloatArray, needed: Sequence[int]
-) -> FloatArray:
+def least_log_error(columns: Sequence[FloatArray], measured_s: FloatArray) -> FloatArray:
     """Non-negative coefficients with the least sum of |log(fit / measured)| that was found.
 
     Args:
-        columns: Terms of the model, each of shape (num_points,).
+        columns: Terms of the model, each of shape (num_points,), positive.
         measured_s: Positive seconds, shape (num_points,).
-        needed: Columns of which at least one has a positive coefficient.
 
     Returns:
         One coefficient a column, shape (num_columns,).
@@ -108,8 +105,7 @@ def least_log_error(
             f"{len(measured_s)} measurements cannot fit {len(columns)} coefficients",
             "give the profile more --seconds",
         )
-    if not (np.isfinite(measured_s).all() and (measured_s > 0).all()):
-        raise InputError(f"a measured time is not positive: {float(np.min(measured_s)):g} s")
+    check_times(measured_s)
     relative = np.stack(columns, axis=1) / measured_s[:, None]
     scale = relative.max(axis=0)
     relative = relative / scale
@@ -117,7 +113,7 @@ def least_log_error(
     last = best = np.zeros(len(columns))
     best_error = np.inf
     for _ in range(REWEIGHTINGS):
-        coefficients = _non_negative(relative, weight, needed)
+        coefficients = _non_negative(relative, weight)
         ratio = relative @ coefficients
         error = np.abs(np.log(ratio))
         if error.sum() < best_error:
@@ -131,14 +127,26 @@ def least_log_error(
     return result
 
 
-def _non_negative(relative: FloatArray, weight: FloatArray, needed: Sequence[int]) -> FloatArray:
+def check_times(measured_s: FloatArray) -> None:
+    """Refuse seconds that no call takes; of a clock that stands still, say.
+
+    Raises:
+        InputError: One is not a positive number.
+    """
+    wrong = measured_s[~(np.isfinite(measured_s) & (measured_s > 0))]
+    if len(wrong):
+        raise InputError(
+            f"a measured time is {float(wrong[0]):g} s, not positive",
+            "measure again; does the clock of this machine run?",
+        )
+
+
+def _non_negative(relative: FloatArray, weight: FloatArray) -> FloatArray:
     """Weighted non-negative least squares of relative @ x = 1, by trying all column sets."""
     count = relative.shape[1]
     best, best_cost = np.zeros(count), np.inf
     for size in range(1, count + 1):
         for used in combinations(range(count), size):
-            if not set(used) & set(needed):
-                continue
             part = relative[:, used] * weight[:, None]
             solved = np.linalg.lstsq(part, weight, rcond=None)[0]
             cost = float(np.square(part @ solved - weight).sum())
@@ -150,7 +158,7 @@ def _non_negative(relative: FloatArray, weight: FloatArray, needed: Sequence[int
 
 def fit_rate(flops: FloatArray, measured_s: FloatArray) -> RateFit:
     """Fit call_s and flops_per_s; arrays of shape (num_points,)."""
-    found = least_log_error([np.ones(len(flops)), flops], measured_s, [1])
+    found = least_log_error([np.ones(len(flops)), flops], measured_s)
     rate = RateFit(call_s=float(found[0]), flops_per_s=_per_s(float(found[1])))
     error = np.abs(rate_s(rate, flops) - measured_s) / measured_s
     return rate.model_copy(update={"relative_error": float(np.median(error))})
@@ -180,28 +188,32 @@ def _fit_with_block(work: AttentionWork, measured_s: FloatArray, block_rows: flo
     limit = float(rows.max())
     late = flops * (1 + MOST_SPILL * spilt(rows))
     columns = [work.calls, flops, flops * (1 + limit / rows), late]
-    call_s, full, short, long = (float(x) for x in least_log_error(columns, measured_s, [1, 2, 3]))
+    call_s, full, short, long = (float(x) for x in least_log_error(columns, measured_s))
     slope_s = full + short + long
     return RateFit(
         call_s=call_s,
         flops_per_s=_per_s(slope_s),
-        half_rows=limit * short / slope_s,
-        spill=MOST_SPILL * long / slope_s,
+        half_rows=limit * short / slope_s if slope_s else 0.0,
+        spill=MOST_SPILL * long / slope_s if slope_s else 0.0,
         causal_block_rows=block_rows,
     )
 
 
 def fit_link(moved_bytes: FloatArray, measured_s: FloatArray) -> LinkFit:
     """Fit latency_s and bytes_per_s; arrays of shape (num_points,)."""
-    found = least_log_error([np.ones(len(moved_bytes)), moved_bytes], measured_s, [1])
+    found = least_log_error([np.ones(len(moved_bytes)), moved_bytes], measured_s)
     link = LinkFit(latency_s=float(found[0]), bytes_per_s=_per_s(float(found[1])))
     error = np.abs(link_s(link, moved_bytes) - measured_s) / measured_s
     return link.model_copy(update={"relative_error": float(np.median(error))})
 
 
 def _per_s(slope_s: float) -> float:
-    """Rate of a slope, at most `MAX_RATE`: times that do not grow cannot tell it."""
-    return min(1 / slope_s, MAX_RATE)
+    """Rate of a slope, at most `MAX_RATE`: times that do not grow cannot tell it.
+
+    A fixed time alone is then the best fit. Work alone, the other end of what coefficients may be,
+    would miss small calls by the whole range that was measured.
+    """
+    return 1 / slope_s if slope_s * MAX_RATE > 1 else MAX_RATE
 
 
 def rate_s(rate: RateFit, flops: FloatArray) -> FloatArray:
@@ -256,6 +268,7 @@ def fit_component(
         case "link":
             return fit_link(moved, seconds)
         case "bandwidth":
+            check_times(seconds)
             return float(np.median(moved / seconds))
 
 

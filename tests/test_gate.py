@@ -65,6 +65,7 @@ def test_bounds_hold_the_bound_itself() -> None:
         ("max-regress", "iteration_s=-2%", "'-2%' is no share"),
         ("max-regress", "iteration_s=nan", "'nan' is no share"),
         ("max-regress", "iteration_s=1e400", "'1e400' is no share"),
+        ("max-regress", f"iteration_s={'9' * 400}%", "is no share"),  # no limit at all
         ("max", "slot_imbalance=inf", "'inf' is no number"),
         ("max", "slot_imbalance=", "'' is no number"),
         ("min", "=1", "no figure ''"),

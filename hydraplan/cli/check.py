@@ -121,13 +121,15 @@ def _valid_figures(plan: "Plan") -> dict[str, float]:
 
 
 def _replace(plan: Path, baseline: Path) -> None:
-    """Copy a plan's files over the baseline, all of them or none."""
+    """Copy a plan's files over the baseline, all of them or none; a link keeps leading there."""
     import shutil
 
     from hydraplan.errors import InputError
-    from hydraplan.files.parquet import beside
+    from hydraplan.files.parquet import beside, refuse_existing
     from hydraplan.files.planfile import PLAN_FILES
 
+    baseline = baseline.resolve()
+    refuse_existing(baseline, True, PLAN_FILES)
     if baseline.exists() and baseline.samefile(plan):
         raise InputError(f"{baseline} is the plan itself", "give the baseline's own folder")
     with beside(baseline) as spare:

@@ -77,16 +77,24 @@ def read_defaults(path: Path, context: typer.Context) -> dict[str, dict[str, obj
 
 
 def _tables(path: Path) -> dict[str, Any]:
-    """Sections of a file of ours, or those below [tool.hydraplan] of a project's."""
+    """Sections of a file of ours, or those below [tool.hydraplan] of a project's.
+
+    A project's file that is damaged and never names us says nothing to us: it is other tools' to
+    refuse.
+    """
     import tomllib
 
+    is_ours = path.name != PROJECT_FILE.name
+    text = path.read_bytes()
+    if not (is_ours or b"hydraplan" in text):
+        return {}
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(text.decode())
     except ValueError as error:  # of the text, of TOML, or a number of thousands of digits
         raise InputError(f"{path} is not TOML: {error}") from None
     except RecursionError:
         raise InputError(f"{path} is nested too deeply") from None
-    if path.name != PROJECT_FILE.name:
+    if is_ours:
         return values
     for key in ("tool", "hydraplan"):
         values = values.get(key, {})

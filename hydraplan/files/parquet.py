@@ -58,17 +58,37 @@ def refuse_existing(path: Path, force: bool, folder_of: Collection[str] = ()) ->
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """Give a free path next to `path`; on success it takes its place, else it vanishes."""
+    """Give a free path next to `path`; on success it takes its place, else it vanishes.
+
+    What is neither file nor folder, such as /dev/stdout, is given itself: nothing can take its
+    place.
+
+    Raises:
+        InputError: A file would take the place of a folder.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        yield path
+        return
     spare = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         yield spare
         if path.is_dir():
+            if not spare.is_dir():
+                raise InputError(f"{path} is a folder", "name a file")
             old = spare.with_suffix(".old")
             path.rename(old)
-            spare.rename(path)
+            try:
+                spare.rename(path)
+            except BaseException:
+                old.rename(path)
+                raise
             shutil.rmtree(old)
         else:
             os.replace(spare, path)
+    except OSError as error:
+        if error.filename:  # people know the place, not the spare
+            error.filename = str(error.filename).replace(str(spare), str(path))
+        raise
     finally:
         if spare.is_dir():
             shutil.rmtree(spare)

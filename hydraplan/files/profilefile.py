@@ -3,11 +3,11 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import NonNegativeFloat, NonNegativeInt
+from pydantic import NonNegativeFloat, NonNegativeInt, model_validator
 
 from hydraplan.config import Cluster, Config, Count, ModelShape, Rate, Seconds
 from hydraplan.costfit import CostFit
@@ -117,6 +117,12 @@ class WholeCheck(Config):
     num_layers: Count
     predicted_s: tuple[Seconds, Seconds, Seconds]
     measured_s: tuple[Seconds, Seconds, Seconds]
+
+    @model_validator(mode="after")
+    def _took_time(self) -> Self:
+        if not sum(self.measured_s) > 0:
+            raise ValueError(f"measured_s of {self.lengths} add up to 0")
+        return self
 
     @property
     def error(self) -> float:

@@ -166,6 +166,51 @@ def test_a_baseline_is_replaced_only_when_asked_and_whole(here: Path, tmp_path, 
     assert list(tmp_path.iterdir()) == [known]
 
 
+def test_a_baseline_behind_a_link_is_replaced_where_it_is(here: Path, tmp_path) -> None:
+    stored, link = tmp_path / "stored", tmp_path / "main.plan"
+    link.symlink_to("stored")
+    for plan in ("good.plan", "other.plan"):  # the first leads nowhere yet
+        assert run(["check", plan, "--baseline", str(link), "--update-baseline"]) == 0
+        for name in ("batches.parquet", "schedule.parquet", "sequences.parquet"):
+            assert (stored / name).read_bytes() == (here / plan / name).read_bytes()
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == sorted([stored, link])
+
+
+def test_a_folder_with_what_is_not_ours_is_no_baseline_to_replace(here: Path, tmp_path) -> None:
+    known = tmp_path / "main.plan"
+    shutil.copytree(here / "good.plan", known)
+    (known / "thesis.tex").write_text("years")
+    assert run(["check", "worse.plan", "--baseline", str(known), "--update-baseline"]) == 2
+    assert (known / "thesis.tex").read_text() == "years"
+
+
+@pytest.mark.parametrize("option", ["--junit", "--markdown"])
+def test_verdicts_never_take_the_place_of_a_folder(
+    here: Path, tmp_path, option: str, capsys
+) -> None:
+    folder = tmp_path / "kept.plan"
+    shutil.copytree(here / "good.plan", folder)
+    gate = ["check", "good.plan", "--baseline", str(folder), option, str(folder)]
+    assert run(gate) == 2
+    assert str(folder) in capsys.readouterr().err
+    assert len(list(folder.iterdir())) == 3
+
+
+@pytest.mark.parametrize("text", [b"a = [", b"\xff\xfe", b"tool = 3", b"[project]\nname = 'x'\n"])
+def test_a_project_that_never_names_us_is_not_ours_to_judge(
+    here: Path, tmp_path, monkeypatch, text: bytes, capsys
+) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(text)
+    monkeypatch.chdir(tmp_path)
+    gate = ["check", str(here / "good.plan"), "--baseline", str(here / "good.plan")]
+    assert run(gate) == 0
+    (tmp_path / "pyproject.toml").write_bytes(b"[tool.hydraplan.check]\nmax = [\n")
+    capsys.readouterr()
+    assert run(gate) == 2
+    assert "pyproject.toml is not TOML" in capsys.readouterr().err
+
+
 def test_limits_stand_in_the_project_file(here: Path, tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[tool.hydraplan.check]\nmax-regress = ["iteration_s=900%", "slot_imbalance=900%"]\n'

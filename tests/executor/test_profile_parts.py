@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 torch = pytest.importorskip("torch")
 
@@ -18,6 +19,7 @@ from hydraplan.executor.whole import (  # noqa: E402
     packed,
     predicted_s,
 )
+from hydraplan.files.profilefile import WholeCheck  # noqa: E402
 from hydraplan.kernels.attention import choose_kernel  # noqa: E402
 from hydraplan.profiler.analytic import analytic_fit  # noqa: E402
 from hydraplan.profiler.measure import Point, Timed, cpu_device  # noqa: E402
@@ -122,6 +124,12 @@ def test_a_check_holds_what_was_measured_beside_what_is_predicted() -> None:
     assert found.predicted_s == tuple(predicted_s(FIT, TINY, microbatch).tolist())
     assert (found.num_tokens, found.longest_tokens, found.num_layers) == (64, 40, 4)
     assert found.error == sum(found.predicted_s) / 1.5 - 1
+
+
+def test_a_check_that_took_no_time_is_none() -> None:
+    sizes = {"num_sequences": 1, "num_tokens": 8, "longest_tokens": 8, "num_layers": 1}
+    with pytest.raises(ValidationError, match="measured_s of mine add up to 0"):
+        WholeCheck(lengths="mine", **sizes, predicted_s=(1.0, 1.0, 1.0), measured_s=(0.0, 0.0, 0.0))
 
 
 def test_without_time_nothing_is_built_and_nothing_checked() -> None:

@@ -1,5 +1,6 @@
 """A damaged file of any kind is one error of ours, never one of pyarrow's."""
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import hydraplan
 from hydraplan.errors import HydraplanError, InputError
 from hydraplan.executor.simulate import simulate_run
 from hydraplan.files.lengths import read_lengths
-from hydraplan.files.parquet import open_parquet, read_rows
+from hydraplan.files.parquet import beside, open_parquet, read_rows
 from hydraplan.files.planfile import load_plan, open_plan, read_batch
 from hydraplan.files.profilefile import read_profile, write_profile
 from hydraplan.files.runfile import open_run, read_timeline
@@ -110,3 +111,51 @@ def test_a_schema_that_differs_names_the_column(tmp_path: Path) -> None:
 def test_the_package_lists_what_it_loads_on_first_use() -> None:
     assert set(hydraplan.__all__) <= set(dir(hydraplan))
     assert "load_plan" in dir(hydraplan)
+
+
+def test_a_file_never_takes_the_place_of_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "a.plan"
+    folder.mkdir()
+    (folder / "kept").write_text("dear")
+    with pytest.raises(InputError, match=r"a\.plan is a folder"), beside(folder) as spare:
+        spare.write_text("new")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.plan"]
+    assert (folder / "kept").read_text() == "dear"
+
+
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a.plan"
+    folder.mkdir()
+    (folder / "kept").write_text("dear")
+    rename = Path.rename
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if self.suffix == ".tmp":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt), beside(folder) as spare:
+        spare.mkdir()
+    assert [p.name for p in tmp_path.iterdir()] == ["a.plan"]
+    assert (folder / "kept").read_text() == "dear"
+
+
+def test_what_is_no_file_is_written_itself_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with beside(pipe) as spare:
+        spare.write_text("verdicts")
+    assert os.read(reader, 99) == b"verdicts"
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_an_error_names_the_place_that_people_know(tmp_path: Path) -> None:
+    place = tmp_path / "absent" / "x.xml"
+    with pytest.raises(FileNotFoundError) as found, beside(place) as spare:
+        spare.write_text("")
+    assert found.value.filename == str(place)

@@ -22,6 +22,7 @@ def test_a_cpu_says_the_mean_of_its_cores(tmp_path) -> None:
     path = tmp_path / "cpuinfo"
     path.write_text("processor\t: 0\ncpu MHz\t\t: 2000.0\nprocessor\t: 1\ncpu MHz\t\t: 3000.0\n")
     assert _cpu_state(path) == ClockState(mhz=2500)
-    path.write_text("Hardware: arm\n")
-    assert _cpu_state(path) is None
+    for nothing in (b"Hardware: arm\n", b"cpu MHz : .\ncpu MHz : 1.2.3\n", b"\xff"):
+        path.write_bytes(nothing)
+        assert _cpu_state(path) is None
     assert _cpu_state(tmp_path / "absent") is None

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,14 +7,18 @@ from hypothesis import strategies as st
 
 from hydraplan.costfit import RateFit, causal_waste
 from hydraplan.errors import InputError
+from hydraplan.files.profilefile import Measurement
 from hydraplan.profiler.fit import (
     MOST_SPILL,
     AttentionWork,
     attention_call_s,
     fit_attention,
+    fit_component,
     fit_link,
     fit_rate,
     least_log_error,
+    link_s,
+    rate_s,
 )
 
 LENGTHS = 2.0 ** np.arange(4, 15)
@@ -92,7 +98,7 @@ def test_a_latency_that_would_be_negative_is_zero() -> None:
 
 def test_too_fast_counts_as_much_as_too_slow() -> None:
     ones = np.ones(2)
-    coefficient = least_log_error([ones], np.array([1.0, 100.0]), [0])
+    coefficient = least_log_error([ones], np.array([1.0, 100.0]))
     error = np.abs(np.log(coefficient / np.array([1.0, 100.0])))
     assert error.sum() == pytest.approx(np.log(100.0))
 
@@ -122,3 +128,41 @@ def test_fewer_points_than_coefficients_are_refused() -> None:
 def test_a_time_that_is_not_positive_is_refused(time_s: float) -> None:
     with pytest.raises(InputError, match="not positive"):
         fit_rate(np.array([1e6, 2e6]), np.array([1e-3, time_s]))
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        [1e-3] * 5,
+        [1.001e-3, 1e-3, 1e-3, 1e-3, 0.99e-3],
+        [2e-3, 1.5e-3, 1.2e-3, 1e-3, 0.9e-3],
+        [1e-3, 1e-3, 0.5e-3, 1e-3, 1e-3],
+    ],
+)
+def test_times_that_do_not_grow_are_a_fixed_time(measured: list[float]) -> None:
+    measured_s, sizes = np.array(measured), 4.0 ** np.arange(5, 10)
+    work = AttentionWork(sizes, np.sqrt(sizes), np.ones(5, bool), np.ones(5))
+    link, rate, attention = (
+        fit_link(sizes, measured_s),
+        fit_rate(sizes, measured_s),
+        fit_attention(work, measured_s),
+    )
+    middle = float(np.median(measured_s))  # of all constants the least sum of |log|
+    assert link.latency_s == pytest.approx(middle, rel=1e-3)
+    assert rate.call_s == pytest.approx(middle, rel=1e-3)
+    assert attention.call_s == pytest.approx(middle, rel=1e-3)
+    for fitted in (link_s(link, sizes), rate_s(rate, sizes), attention_call_s(attention, work)):
+        assert fitted == pytest.approx(np.full(5, middle), rel=1e-2)
+        assert (np.diff(fitted) >= 0).all()
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
+@pytest.mark.parametrize("component", ["memory", "p2p"])
+def test_times_of_a_clock_that_stands_are_refused_with_the_time(
+    component: Any, wrong: float
+) -> None:
+    rows = [Measurement(component, "send", bytes=float(8**i), p10_s=1e-3 * 8**i) for i in range(4)]
+    rows[2] = rows[2]._replace(p10_s=wrong)
+    name = {"memory": "memory_bytes_per_s", "p2p": "node_p2p"}[component]
+    with pytest.raises(InputError, match=f"a measured time is {wrong:g} s, not positive"):
+        fit_component(name, rows)

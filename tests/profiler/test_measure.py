@@ -89,6 +89,15 @@ def test_a_sample_whose_core_worked_for_others_counts_with_its_own_cpu_seconds()
     assert slept.seconds < 0.04
 
 
+def test_where_a_threads_seconds_come_in_long_ticks_the_clock_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "thread_time", lambda: 1.0)
+    slept = cpu_timer(lambda: time.sleep(0.01))
+    assert slept.is_disturbed
+    assert slept.seconds >= 0.01
+
+
 def test_the_thread_stands_on_one_core_and_is_free_again() -> None:
     allowed = os.sched_getaffinity(0)
     with pinned():
