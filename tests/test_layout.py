@@ -31,7 +31,7 @@ NAMED_LIKE_STDLIB = {
     "hydraplan/cli/profile.py": "a module is named as its command, and only imported by full name",
     "profiler/profile.py": "the main function of the room",
 }
-HEAVY = ("torch", "pandas", "numba", "ortools", "pyarrow", "numpy", "rich", "pydantic")
+HEAVY = ("torch", "pandas", "numba", "ortools", "pyarrow", "numpy", "rich", "pydantic", "jinja2")
 
 
 def relative(path):

@@ -45,15 +45,26 @@ def show(
     sequence: Annotated[
         int | None, typer.Option("--sequence", min=0, help="Only this row of the length file.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a plan as one page that works offline.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option("--against", help="Another plan to lay over the page of this.")
+    ] = None,
+    force: o.Force = False,
     json: o.Json = False,
 ) -> None:
-    """Show a plan (summary, load of every slot, Gantt chart, sequences) or the steps of a run."""
+    """Show a plan (summary, load of every slot, Gantt chart, sequences) or the steps of a run.
+
+    Example: hydraplan show new.plan --html new.html --against old.plan
+    """
     from hydraplan.cli.defaults import is_flag, strongest
     from hydraplan.errors import InputError
 
     if (path / "steps.parquet").is_file():
-        asked = {"view": view, "batch": batch, "limit": limit, "rank": rank}
+        asked: dict[str, object] = {"view": view, "batch": batch, "limit": limit, "rank": rank}
         asked |= {"microbatch": microbatch, "degree": degree, "sequence": sequence}
+        asked |= {"html": html, "against": against}
         for option, value in asked.items():
             if is_flag(context, option):
                 raise InputError(
@@ -62,6 +73,11 @@ def show(
                 )
         _show_run(path, json)
     elif path.is_dir() and (path / "sequences.parquet").is_file():
+        if (page := _page_asked(context, html)) is not None:
+            from hydraplan.cli.show_html import show_html
+
+            show_html(path, page, against, batch, force)
+            return
         if json and view not in (None, "summary"):
             chosen = strongest(context, {"view": 1, "json": 1})
             if chosen["view"] and chosen["json"]:
@@ -92,6 +108,32 @@ def show(
             f"{path} is neither a plan nor a run folder",
             "plans come from `hydraplan plan -o`, runs from `hydraplan execute -o`",
         )
+
+
+PRINTED = ("view", "limit", "rank", "microbatch", "degree", "sequence", "json")
+"""Options of what is printed, which a page holds in full or not at all."""
+
+
+def _page_asked(context: typer.Context, html: Path | None) -> Path | None:
+    """The file of the page, or None where the command line asks for what is printed."""
+    from hydraplan.cli.defaults import is_flag
+    from hydraplan.errors import InputError
+
+    if html is None:
+        for option in ("against", "force"):
+            if is_flag(context, option):
+                raise InputError(
+                    f"--{option} is of a page, which is not asked for",
+                    "add --html FILE; hydraplan diff compares two plans as text",
+                )
+        return None
+    printed = [option for option in PRINTED if is_flag(context, option)]
+    if printed and is_flag(context, "html"):
+        raise InputError(
+            f"--{printed[0]} is of what is printed, --html {html} writes a page",
+            "leave one of the two out",
+        )
+    return None if printed else html
 
 
 def _show_run(path: Path, json: bool) -> None:

@@ -27,24 +27,31 @@ DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
 H = TypeVar("H", bound=Config)
 
 
-def refuse_existing(path: Path, force: bool, folder_of: Collection[str] = ()) -> None:
+def refuse_existing(
+    path: Path, force: bool, folder_of: Collection[str] = (), option: str = "-o"
+) -> None:
     """Raise unless `path` is free, or `force` allows what stands there to be replaced.
 
     Args:
         folder_of: Names of the files that our folder holds. A folder with anything else in it
             is never replaced, so that a slip in -o cannot delete other people's files. Empty
             for an output that is a file, which never replaces a folder.
+        option: What the user gave `path` by.
     """
     if path.name in ("", ".."):
-        raise InputError(f"-o {path} names no new file or folder", "give it a name of its own")
+        raise InputError(
+            f"{option} {path} names no new file or folder", "give it a name of its own"
+        )
     if not path.parent.is_dir():
         raise InputError(f"folder {path.parent} of {path} does not exist", "create it first")
     if not (path.exists() or path.is_symlink()):
         return
     if not force:
-        raise InputError(f"{path} exists", "add --force to replace it, or choose another -o")
+        raise InputError(f"{path} exists", f"add --force to replace it, or choose another {option}")
     if not folder_of and not path.is_file():
-        raise InputError(f"{path} is not a file, --force does not replace it", "choose another -o")
+        raise InputError(
+            f"{path} is not a file, --force does not replace it", f"choose another {option}"
+        )
     if folder_of:
         ours = path.is_dir() and not path.is_symlink()
         foreign = [f.name for f in path.iterdir() if f.name not in folder_of] if ours else []
@@ -52,7 +59,7 @@ def refuse_existing(path: Path, force: bool, folder_of: Collection[str] = ()) ->
             what = f"it holds {sorted(foreign)[0]}" if foreign else "it is no folder"
             raise InputError(
                 f"{path} is not a folder that hydraplan wrote: {what}; --force does not replace it",
-                "choose another -o",
+                f"choose another {option}",
             )
 
 
