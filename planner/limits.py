@@ -1,9 +1,9 @@
 """What limits a batch: what it would take if one thing were otherwise, all else as planned.
 
-Each cause is a counterfactual, simulated like the plan: without one sequence, with one lane at the
-speed of most, in another order of microbatches, with lanes that share each microbatch evenly. What
-it saves of the iteration is the measure, so causes can be compared, and do not add up. Of a
-sequence what its work takes anyway, spread evenly, is taken off.
+Each cause is a counterfactual, simulated like the plan: with one sequence spread out, with one
+lane at the speed of most, in another order of microbatches, with lanes that share each microbatch
+evenly. What it saves of the iteration is the measure, so causes can be compared, and do not add up.
+The work of a sequence stays: it is spread evenly over all slots, as if it could be cut at will.
 
 What no change of the plan removes stands beside these as its figures say: filling and draining the
 pipeline, gradient sync, waiting inside groups.
@@ -38,7 +38,7 @@ def what_limits(header: PlanHeader, batch: BatchPlan) -> list[Limit]:
     slots = slot_times(cost, placed, batch.num_microbatches)
     known_s = _iteration_s(slots, batch)
     found: list[Limit] = [
-        *_sequences(cost, placed, batch, known_s),
+        *_sequences(slots, cost, placed, batch, known_s),
         *_lanes(cost, placed, batch, known_s),
         *_orders(slots, batch, known_s),
         Limit("lanes", 1 - _iteration_s(_even_lanes(slots), batch) / known_s),
@@ -58,19 +58,19 @@ def _iteration_s(slots: SlotTimes, batch: BatchPlan) -> float:
 
 
 def _sequences(
-    cost: CostModel, placed: Sequences, batch: BatchPlan, known_s: float
+    slots: SlotTimes, cost: CostModel, placed: Sequences, batch: BatchPlan, known_s: float
 ) -> Iterator[Limit]:
-    """The batch without one sequence; its fair share of the iteration is taken off."""
-    work_s = placed.predicted_s * placed.degree
+    """The work of one sequence spread evenly over all slots; nobody waits for it any more."""
     for row in np.argsort(-placed.predicted_s, kind="stable")[:CANDIDATES].tolist():
         if len(placed) < 2:
             return
-        others = placed.take(np.delete(np.arange(len(placed)), row))
-        without_s = _iteration_s(slot_times(cost, others, batch.num_microbatches), batch)
-        fair = float(work_s[row] / work_s.sum())
+        without = placed.take(np.delete(np.arange(len(placed)), row))
+        others = slot_times(cost, without, batch.num_microbatches)
+        its_s = (slots.op_s - others.op_s).mean(axis=(3, 4), keepdims=True)
+        spread_s = _iteration_s(replace(others, op_s=others.op_s + its_s), batch)
         yield Limit(
             "sequence",
-            1 - without_s / known_s - fair,
+            1 - spread_s / known_s,
             sequence_id=int(placed.sequence_id[row]),
             length_tokens=int(placed.length_tokens[row]),
             degree=int(placed.degree[row]),

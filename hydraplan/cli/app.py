@@ -81,6 +81,14 @@ BUG = 70
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 """click's own base of usage errors; typer carries click under changing names."""
 
+MISSING = {
+    "max_tokens_per_rank": "--max-tokens-per-rank auto takes the most that fits a device",
+    "profile": "a profile without a GPU: hydraplan profile --device analytic --cluster h100-sxm"
+    " --model llama-8b -o h100.profile.parquet",
+    "ranks": "ranks of one pipeline stage: devices / (pp x tp)",
+}
+"""Hints for options that a newcomer leaves out, by parameter."""
+
 _DISK_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO,
 )  # fmt: skip
@@ -248,6 +256,8 @@ def _explain_usage(error: typer.BadParameter) -> InputError:
     path = error.ctx.command_path if error.ctx else "hydraplan"
     hint = f"see {path} --help"
     option: Any = getattr(error, "param", None)
+    if option is not None and type(error).__name__ == "MissingParameter":
+        hint = MISSING.get(option.name, hint)
     if option is not None and error.ctx is not None and option.name:
         source: Any = error.ctx.get_parameter_source(option.name)
         if source is not None and source.name == "ENVIRONMENT":

@@ -72,6 +72,10 @@ def check(
         )
     opened = open_plan(plan)
     known = None
+    if baseline is not None and not baseline.exists() and not update_baseline:
+        raise InputError(
+            f"baseline {baseline} does not exist", "--update-baseline makes this plan the baseline"
+        )
     if baseline is not None and not (update_baseline and not baseline.exists()):
         known = open_plan(baseline)
         if not update_baseline:

@@ -192,7 +192,10 @@ def read_inputs(
     size = {"batch_sequences": batch_sequences, "batch_tokens": batch_tokens}
     size = strongest(context, size)
     if sum(count is not None for count in size.values()) != 1:
-        raise InputError("give exactly one of --batch-sequences and --batch-tokens")
+        raise InputError(
+            "give exactly one of --batch-sequences and --batch-tokens",
+            "a batch is what one optimizer step of the whole pool trains on: --batch-sequences 512",
+        )
     if strategy not in STRATEGIES:
         raise InputError(f"unknown strategy {strategy!r}", f"known: {', '.join(STRATEGIES)}")
     rows, costs = read_sources(lengths, unit, tokenizer), read_profile(profile)

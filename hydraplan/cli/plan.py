@@ -146,6 +146,9 @@ def plan(
     profiled = inputs.profile.header
     for line in (*check_lines(profiled), *extrapolated(profiled.terms, together(asked))):
         console.note(line)
+    planned, total = sum(b.num_sequences for b in summaries), len(inputs.lengths.length_tokens)
+    if resume_from is None and planned < total:
+        console.note(f"planned {planned:,} of {total:,} rows; --num-batches all plans all of them")
     for note in (interleaving_note(header, summaries), beyond_note(header, held)):
         if note:
             console.note(note)

@@ -121,7 +121,9 @@ def digest(length_tokens: IntArray) -> str:
 
 def _kind(path: Path) -> Kind:
     if not path.exists():
-        raise InputError(f"length file {path} does not exist", "check the path")
+        raise InputError(
+            f"length file {path} does not exist", "check the path, or try 'synthetic:chat-long'"
+        )
     if not path.is_file():
         raise InputError(f"length file {path} is not a regular file", "give one file")
     if path.suffix in SUFFIXES:

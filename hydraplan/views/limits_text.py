@@ -47,7 +47,7 @@ def limit_text(limit: Limit, batch: BatchSummary) -> str:
         case "sequence":
             return (
                 f"sequence {limit.sequence_id} ({limit.length_tokens:,} tokens on {ranks},"
-                f" microbatch {limit.microbatch}): without it, beyond its fair share"
+                f" microbatch {limit.microbatch}): if its work were spread over all microbatches"
             )
         case "lane":
             return f"lane {limit.lane}, at speed {limit.speed:.2f}: if it were as fast as most"

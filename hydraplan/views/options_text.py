@@ -12,6 +12,9 @@ IN_HEADER = ("pp", "ranks", "tp", "max_tokens_per_rank", "strategy", "pipeline",
 IN_TABLE = ("batch_sequences", "batch_tokens", "microbatch_order")
 """Options whose effect stands in every row of the tables: rows, tokens and order of a batch."""
 
+NAMED_LANES = 8
+"""Most slow lanes that are named one by one."""
+
 
 def options_object(options: PlanOptions) -> dict[str, object]:
     """All options for `--json`, named as in the footer of a plan."""
@@ -33,8 +36,9 @@ def _word(value: object) -> str:
     """A value as its option spells it; the speeds of all lanes by their range."""
     if not isinstance(value, tuple):
         return f"{value:.6g}" if isinstance(value, float) else str(value)
-    slow = sum(speed < 1 for speed in value)
-    return f"{min(value):g}..{max(value):g} ({slow} of {len(value)} lanes below 1)"
+    slow = [lane for lane, speed in enumerate(value) if speed < 1]
+    which = f": {', '.join(map(str, slow))}" if 0 < len(slow) <= NAMED_LANES else ""
+    return f"{min(value):g}..{max(value):g} ({len(slow)} of {len(value)} lanes below 1{which})"
 
 
 _DEFAULTS: dict[str, object] = {

@@ -135,7 +135,7 @@ def test_a_regression_is_told_to_a_tenth_of_a_per_cent(here: Path, tmp_path, cap
     ("words", "said"),
     [
         (["--baseline", "other.plan"], "its lengths"),
-        (["--baseline", "absent.plan"], "is not a folder"),
+        (["--baseline", "absent.plan"], "--update-baseline makes this plan the baseline"),
         (["--max-regress", "iteration_s=2%"], "there is none"),
         ([], "nothing to check"),
         (["--update-baseline"], "needs --baseline"),

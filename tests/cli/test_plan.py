@@ -75,7 +75,7 @@ def test_plan_show_and_compare_name_the_options_that_differ_from_their_default(
     speeds, out = write(tmp_path / "s.txt", "1\n" * 7 + "0.5\n"), str(tmp_path / "b.plan")
     inputs = [BUNDLED, "--profile", profile, *SHAPE, "--max-groups", "6", "--rank-speed", speeds]
     compare = ["compare", *inputs, "--strategies", "memory-ffd"]
-    said = "options: max-groups 6, rank-speed 0.5..1 (1 of 8 lanes below 1)\n"
+    said = "options: max-groups 6, rank-speed 0.5..1 (1 of 8 lanes below 1: 7)\n"
     for command in (["plan", *inputs, "-o", out], ["show", out], compare):
         assert run(command) == 0
         assert said in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """What limits a batch: planted causes are named first, and nothing is where nothing is wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,16 @@ def test_one_overlong_sequence_is_named(planned) -> None:
     assert "sequence 700 (120,000 tokens on 8 ranks" in screen
 
 
+def test_a_sequence_of_half_the_work_is_named_although_it_cannot_be_split_further(planned) -> None:
+    rows = [900] * 500
+    rows[77] = 120_000
+    found, screen = planned(rows, "--strategy", "hydra")
+    (named,) = [limit for limit in found if limit.cause == "sequence"]
+    assert (named.sequence_id, named.degree) == (77, 8)
+    assert named.share > 0.15
+    assert "sequence 77 (120,000 tokens on 8 ranks" in screen
+
+
 def test_one_slow_lane_is_named_with_its_speed(planned, tmp_path: Path) -> None:
     speeds = tmp_path / "speeds.txt"
     np.savetxt(speeds, [1, 1, 1, 1, 1, 0.5, 1, 1])
@@ -81,14 +92,17 @@ def test_shares_are_what_the_counterfactual_saves_and_sorted(planned) -> None:
     (row,) = np.flatnonzero(placed.sequence_id == 700)
     others = placed.take(np.delete(np.arange(len(placed)), row))
 
-    def iteration_s(sequences) -> float:
-        slots = slot_times(cost, sequences, batch.num_microbatches)
+    def iteration_s(slots) -> float:
         return shares(simulate(slots, batch.schedule))["iteration_s"]
 
-    work_s = placed.predicted_s * placed.degree
-    saved = 1 - iteration_s(others) / iteration_s(placed) - work_s[row] / work_s.sum()
+    whole = slot_times(cost, placed, batch.num_microbatches)
+    spread = slot_times(cost, others, batch.num_microbatches)
+    lanes_and_microbatches = spread.op_s.shape[-2] * spread.op_s.shape[-1]
+    its_s = (whole.op_s - spread.op_s).sum(axis=(-2, -1)) / lanes_and_microbatches
+    spread = replace(spread, op_s=spread.op_s + its_s[..., None, None])
+    assert spread.op_s.sum() == pytest.approx(whole.op_s.sum())
     (named,) = [limit for limit in found if limit.cause == "sequence"]
-    assert named.share == pytest.approx(saved)
+    assert named.share == pytest.approx(1 - iteration_s(spread) / iteration_s(whole))
     all_shares = [limit.share for limit in found]
     assert all_shares == sorted(all_shares, reverse=True)
     assert min(all_shares) >= LEAST_SHARE
