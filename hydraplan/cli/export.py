@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hydraplan.model import IntArray, Timeline
     from hydraplan.route import Route
 
-Format = Literal["chrome", "pytorch-csv", "megatron"]
+Format = Literal["chrome", "pytorch-csv", "csv", "megatron"]
 
 
 class Exported(NamedTuple):
@@ -26,10 +26,13 @@ class Exported(NamedTuple):
 def export(
     context: typer.Context,
     path: Annotated[Path, typer.Argument(help="Plan or run folder.")],
-    form: Annotated[Format, typer.Option("--format", help="Chrome trace, or PyTorch's schedule.")],
+    form: Annotated[
+        Format, typer.Option("--format", help="Chrome trace, PyTorch's schedule, or rows as CSV.")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
     batch: Annotated[
-        int | None, typer.Option("--batch", min=0, help="Batch of a plan.  [default: the first]")
+        int | None,
+        typer.Option("--batch", min=0, help="Batch of a plan.  [default: the first; csv: all]"),
     ] = None,
     step: Annotated[
         int | None, typer.Option("--step", min=0, help="Step of a run.  [default: the last]")
@@ -67,6 +70,9 @@ def export(
     if is_flag(context, "lanes") and form != "chrome":
         raise InputError(f"--lanes is of chrome, not of {form}", "leave --lanes out")
     refuse_existing(output, force)
+    if form == "csv":
+        _write_rows(path, output, batch, step)
+        return
     found = _read(path, batch, step)
     what = printable(", ".join(f"{name} {value}" for name, value in found.about.items()))
     where = printable(str(output))
@@ -84,6 +90,29 @@ def export(
     if said := loss_note(schedule, way):
         console.note(said)
     console.emit(f"{where}: {sum(map(len, rows)):,} actions on {many(len(rows), 'rank')}; {what}")
+
+
+def _write_rows(path: Path, output: Path, batch: int | None, step: int | None) -> None:
+    """Sequences of a plan, or steps of a run, as CSV."""
+    from hydraplan.errors import InputError, many, printable
+    from hydraplan.files.planfile import open_plan
+    from hydraplan.files.runfile import open_run
+    from hydraplan.files.table_csv import write_sequences, write_steps
+    from hydraplan.views import console
+
+    if _is_run(path, batch, step):
+        if step is not None:
+            raise InputError("csv of a run holds every step", "leave --step out")
+        run = open_run(path)
+        if not run.steps:
+            raise InputError(f"run {path} has no finished step")
+        count, what = write_steps(output, run), "step"
+    else:
+        plan = open_plan(path)
+        if batch is not None and batch >= plan.header.num_batches:
+            raise InputError(f"batch {batch} is not in {path}: 0..{plan.header.num_batches - 1}")
+        count, what = write_sequences(output, plan, batch), "sequence"
+    console.emit(f"{printable(str(output))}: {many(count, what)}")
 
 
 def _lanes(text: str | None, found: Exported) -> range:
@@ -117,6 +146,12 @@ def _lanes(text: str | None, found: Exported) -> range:
 
 
 def _read(path: Path, batch: int | None, step: int | None) -> Exported:
+    is_run = _is_run(path, batch, step)
+    return _read_run(path, step) if is_run else _read_plan(path, batch or 0)
+
+
+def _is_run(path: Path, batch: int | None, step: int | None) -> bool:
+    """Whether it is a run and no plan; refuses what is neither, and the option of the other."""
     from hydraplan.errors import InputError
 
     is_run = (path / "steps.parquet").is_file()
@@ -130,7 +165,7 @@ def _read(path: Path, batch: int | None, step: int | None) -> Exported:
         raise InputError(
             f"--{wrong} names no part of a {'run' if is_run else 'plan'}", f"use --{right}"
         )
-    return _read_run(path, step) if is_run else _read_plan(path, batch or 0)
+    return is_run
 
 
 def _read_plan(path: Path, batch: int) -> Exported:
