@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
@@ -179,5 +180,10 @@ def read_footer(file: pq.ParquetFile, path: Path, header: type[H]) -> H:
 
 
 def column(table: pa.Table, name: str) -> Any:
-    """One column as a numpy array."""
-    return table.column(name).to_numpy()
+    """One column as a numpy array, not to be written to.
+
+    Plain numbers go by way of DLPack: pyarrow's own way imports pandas, a third of a second.
+    """
+    values = table.column(name).combine_chunks()
+    plain = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+    return np.from_dlpack(values) if plain and not values.null_count else values.to_numpy(False)
