@@ -181,7 +181,6 @@
   byId("zoom-out").addEventListener("click", keys["-"]);
   byId("zoom-all").addEventListener("click", keys["0"]);
   byId("ops-details").addEventListener("toggle", listOps);
-  addEventListener("resize", () => { paint(); mark(); });
 
   // Load of slots: a cell stands for lanes[y] .. lanes[y + 1] - 1, microbatches alike.
   const h = data.heat, heatPlot = byId("heat-plot");
@@ -241,6 +240,20 @@
   byId("filters").addEventListener("reset", () => setTimeout(filter));
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
 
+  // Tables wider than the window can be scrolled by keyboard, and say so; others are no stop.
+  const reach = () => {
+    for (const box of document.querySelectorAll(".scroll")) {
+      const wide = box.scrollWidth > box.clientWidth;
+      const own = { tabindex: "0", role: "region", "aria-labelledby": box.querySelector("caption").id };
+      for (const [key, value] of Object.entries(own)) {
+        if (wide) box.setAttribute(key, value);
+        else box.removeAttribute(key);
+      }
+    }
+  };
+
+  addEventListener("resize", () => { paint(); mark(); reach(); });
   show(0, g.parts);
   filter();
+  reach();
 })();

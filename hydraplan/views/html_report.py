@@ -78,7 +78,7 @@ def page(
     """
     plans = [shown] if old is None else [shown, old]
     names = ["stage"] if old is None else ["new", "old"]
-    charts = [Chart(n, p.batch, p.timeline) for n, p in zip(names, plans, strict=True)]
+    charts = [Chart(n, p.timeline) for n, p in zip(names, plans, strict=True)]
     drawn, ops_left_out = bands(charts)
     gantt = gantt_data(charts, drawn)
     heat_svg, heat_left_out = heat_map(shown.load_s)

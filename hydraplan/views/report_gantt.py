@@ -14,7 +14,7 @@ import numpy as np
 from markupsafe import Markup
 
 from hydraplan.errors import many
-from hydraplan.model import BatchPlan, FloatArray, Schedule, Timeline
+from hydraplan.model import FloatArray, Schedule, Timeline
 
 PARTS = 1_000_000
 """Parts of the time axis."""
@@ -35,7 +35,6 @@ class Chart(NamedTuple):
     """One plan in the chart; `name` stands before its stages."""
 
     name: str
-    batch: BatchPlan
     timeline: Timeline
 
 
@@ -53,7 +52,7 @@ class Band(NamedTuple):
 
 def length_s(charts: Sequence[Chart]) -> float:
     """Seconds that the axis spans: the longest plan, gradient sync excluded."""
-    return max(float(end.max()) for chart in charts for end in chart.batch.predicted_end_s)
+    return max(float(end.max()) for chart in charts for end in chart.timeline.end_s)
 
 
 def bands(charts: Sequence[Chart]) -> tuple[list[Band], list[str]]:
@@ -62,7 +61,7 @@ def bands(charts: Sequence[Chart]) -> tuple[list[Band], list[str]]:
     found: list[tuple[int, int, Band]] = []
     left_out = []
     for plan, chart in enumerate(charts):
-        schedule = chart.batch.schedule
+        schedule = chart.timeline.schedule
         drawn = np.linspace(0, len(schedule) - 1, min(len(schedule), MOST_STAGES))
         most = MOST_OPS // len(drawn)
         if len(drawn) < len(schedule):
@@ -76,13 +75,13 @@ def bands(charts: Sequence[Chart]) -> tuple[list[Band], list[str]]:
 
 
 def _ops(chart: Chart, stage: int, part_s: float) -> list[list[int]]:
-    batch, ops = chart.batch, chart.batch.schedule[stage]
-    idle_s, wait_s = waits_s(chart.timeline, stage)
-    times = batch.predicted_start_s[stage], batch.predicted_end_s[stage], idle_s, wait_s
+    line = chart.timeline
+    start_s, end_s = line.start_s[stage].min(axis=1), line.end_s[stage].max(axis=1)
+    times = start_s, end_s, *waits_s(line, stage)
     parts = np.rint(np.stack(times) / part_s).astype(np.int64).T.tolist()
     return [
         [KINDS.index(op.kind), op.microbatch, op.chunk, *of]
-        for op, of in zip(ops, parts, strict=True)
+        for op, of in zip(line.schedule[stage], parts, strict=True)
     ]
 
 
@@ -103,7 +102,7 @@ def num_lines(schedule: Schedule) -> int:
 
 def gantt_data(charts: Sequence[Chart], drawn: Sequence[Band]) -> dict[str, Any]:
     """What the script of the page reads: geometry in pixels, seconds of a part, and the bands."""
-    lines = max(num_lines(chart.batch.schedule) for chart in charts)
+    lines = max(num_lines(chart.timeline.schedule) for chart in charts)
     return {
         "parts": PARTS,
         "part_s": length_s(charts) / PARTS,
@@ -111,7 +110,7 @@ def gantt_data(charts: Sequence[Chart], drawn: Sequence[Band]) -> dict[str, Any]
         "line": LINE,
         "gap": GAP,
         "kinds": KINDS,
-        "chunks": max(1 + op.chunk for c in charts for ops in c.batch.schedule for op in ops),
+        "chunks": max(1 + op.chunk for c in charts for ops in c.timeline.schedule for op in ops),
         "bands": [{"label": band.label, "plan": band.plan, "ops": band.ops} for band in drawn],
     }
 

@@ -185,6 +185,7 @@ def test_the_keyboard_is_enough(visit: Visit) -> None:
 
 
 def test_charts_can_be_read_as_tables_and_by_name(visit: Visit) -> None:
+    assert visit.page.locator(".scroll[tabindex]").count() == 0  # all fit
     visit.page.click("summary")
     ops = sum(map(len, made(PLACES, 3, 4, make=zb_h1).batch.schedule))
     assert visit.page.locator("#ops tbody tr").count() == ops == 54
@@ -214,6 +215,7 @@ def test_sequences_are_filtered(visit: Visit) -> None:
 def test_a_narrow_window_scrolls_down_only(browser: Any, file: Path) -> None:
     visit = Visit(browser, file, viewport={"width": 390, "height": 800})
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert visit.page.locator(".scroll[tabindex='0'][role=region]").count() >= 3
     visit.keep("report-narrow")
     visit.page.context.close()
 

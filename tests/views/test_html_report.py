@@ -4,10 +4,12 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from importlib import resources
 
 import pytest
 
+from hydraplan.metrics import FIGURES
 from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.schedules import one_f_one_b, zb_h1
 from hydraplan.views.html_report import page, script_json
@@ -88,6 +90,14 @@ def test_markup_in_what_a_plan_says_is_text() -> None:
     assert said.count("<script>window.ran=1</script>") >= 9
     assert "\u2028" not in text
     assert "\\u2028" in said
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0])
+def test_figures_that_are_no_numbers_spoil_no_page(value: float) -> None:
+    shown = made(FEW)
+    batch = replace(shown.batch, figures=dict.fromkeys(FIGURES, value))
+    shown = shown._replace(batch=batch, summaries=[batch.summary()])
+    assert Reader(made_page(shown)).faults == []
 
 
 def test_json_in_a_script_cannot_end_it() -> None:

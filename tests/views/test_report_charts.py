@@ -86,7 +86,7 @@ def test_degrees_that_one_plan_alone_has_are_shown_too() -> None:
 @pytest.mark.parametrize("make", [one_f_one_b, zb_h1])
 def test_ops_of_the_chart_are_those_of_the_plan(make) -> None:
     shown = made(full(2, 5), 3, 2, make=make)
-    chart = Chart("stage", shown.batch, shown.timeline)
+    chart = Chart("stage", shown.timeline)
     drawn, left_out = bands([chart])
     data = gantt_data([chart], drawn)
     assert left_out == []
@@ -118,7 +118,7 @@ def test_work_and_idle_time_and_waits_of_a_lane_fill_its_stage() -> None:
 
 def test_two_plans_lie_stage_by_stage_on_one_axis() -> None:
     plans = [made(full(2, n), 2, 2) for n in (3, 6)]
-    charts = [Chart(n, p.batch, p.timeline) for n, p in zip(("new", "old"), plans, strict=True)]
+    charts = [Chart(n, p.timeline) for n, p in zip(("new", "old"), plans, strict=True)]
     drawn, _ = bands(charts)
     assert [band.label for band in drawn] == ["new 0", "old 0", "new 1", "old 1"]
     ends = [max(op[4] for band in drawn if band.plan == plan for op in band.ops) for plan in (0, 1)]
@@ -127,7 +127,7 @@ def test_two_plans_lie_stage_by_stage_on_one_axis() -> None:
 
 def test_of_many_ops_the_first_are_drawn_and_that_is_said() -> None:
     shown = made(full(1, 700), 70, 1)
-    drawn, left_out = bands([Chart("stage", shown.batch, shown.timeline)])
+    drawn, left_out = bands([Chart("stage", shown.timeline)])
     assert len(drawn) == 64
     assert {len(band.ops) for band in drawn} == {375}
     assert left_out == [
