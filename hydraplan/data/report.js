@@ -24,7 +24,8 @@
     return made;
   };
 
-  // Schedule. Times are parts of the axis; an op is [kind, microbatch, chunk, start, end, idle, wait].
+  // Schedule. Times are parts of the axis; an op is
+  // [kind, microbatch, chunk, start, end, idle, wait, first start, last end].
   const g = data.gantt;
   const step = g.lines * g.line + g.gap;
   const height = step * g.bands.length;
@@ -37,7 +38,9 @@
   const s = (parts) => digits(parts * g.part_s);
   const words = (band, op) =>
     `${g.kinds[op[0]]} of microbatch ${op[1]}` + (g.chunks > 1 ? `, chunk ${op[2]}` : "") +
-    `, ${band.label}: ${s(op[3])} s to ${s(op[4])} s; idle before ${s(op[5])} s, waits inside ${s(op[6])} s`;
+    `, ${band.label}: ${s(op[3])} s to ${s(op[4])} s` +
+    (op[3] > op[7] || op[4] < op[8] ? ` (over all lanes ${s(op[7])} s to ${s(op[8])} s)` : "") +
+    `; idle before ${s(op[5])} s, waits inside ${s(op[6])} s`;
   const say = (text) => { byId("gantt-readout").textContent = text; };
 
   const paint = () => {
@@ -79,7 +82,7 @@
         if (op[4] < low || op[3] > high) continue;
         all += 1;
         if (found.length < MOST_ROWS) {
-          found.push(row([nameOf(op), band.label, ...op.slice(3).map(s)], [0, 0, 1, 1, 1, 1]));
+          found.push(row([nameOf(op), band.label, ...op.slice(3).map(s)], [0, 0, 1, 1, 1, 1, 1, 1]));
         }
       }
     }
@@ -127,8 +130,9 @@
     const at = timeAt(event), y = event.clientY - plot.getBoundingClientRect().top;
     const band = clamp(Math.floor(y / step), 0, g.bands.length - 1);
     const line = Math.floor((y - band * step) / g.line);
-    const op = g.bands[band].ops.findIndex(
-      (o) => lineOf(o[0]) === line && o[3] <= at && at <= o[4]);
+    const found = (from, to) => g.bands[band].ops.findIndex(
+      (o) => lineOf(o[0]) === line && o[from] <= at && at <= o[to]);
+    const mean = found(3, 4), op = mean < 0 ? found(7, 8) : mean;
     if (op >= 0) choose(band, op);
     else { chosen = null; paint(); say(`${g.bands[band].label}, ${s(at)} s: no op on this line`); }
   };

@@ -27,7 +27,7 @@ from hydraplan.views.report_charts import heat_runs
 from hydraplan.views.report_gantt import waits_s
 from hydraplan.views.window_text import window_text
 
-MOST_SEQUENCES = 4000
+MOST_SEQUENCES = 16_384
 """Sequences that the page holds, the costliest ones; a row takes some 50 bytes."""
 
 STILL_SEQUENCES = 25

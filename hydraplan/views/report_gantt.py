@@ -39,10 +39,11 @@ class Chart(NamedTuple):
 
 
 class Band(NamedTuple):
-    """A stage of a plan. `ops`: (kind, microbatch, chunk, start, end, idle, wait), in parts.
+    """A stage of a plan; `ops`: (kind, microbatch, chunk, start, end, idle, wait, first, last).
 
-    `start` and `end` are the earliest and the latest over the lanes, as in the plan; `idle` before
-    the op and `wait` inside it, for members of groups, are means over lanes.
+    Start and end are means over lanes, so that ops of a stage do not overlap, and so are `idle`
+    before the op and `wait` inside it, for members of groups. `first` and `last` are the earliest
+    start and the latest end over the lanes, as in the plan. In parts.
     """
 
     label: str
@@ -76,8 +77,9 @@ def bands(charts: Sequence[Chart]) -> tuple[list[Band], list[str]]:
 
 def _ops(chart: Chart, stage: int, part_s: float) -> list[list[int]]:
     line = chart.timeline
-    start_s, end_s = line.start_s[stage].min(axis=1), line.end_s[stage].max(axis=1)
-    times = start_s, end_s, *waits_s(line, stage)
+    start_s, end_s = line.start_s[stage], line.end_s[stage]
+    means = start_s.mean(axis=1), end_s.mean(axis=1), *waits_s(line, stage)
+    times = *means, start_s.min(axis=1), end_s.max(axis=1)
     parts = np.rint(np.stack(times) / part_s).astype(np.int64).T.tolist()
     return [
         [KINDS.index(op.kind), op.microbatch, op.chunk, *of]
@@ -115,6 +117,10 @@ def gantt_data(charts: Sequence[Chart], drawn: Sequence[Band]) -> dict[str, Any]
     }
 
 
+def _box(x: int, y: int, width: int, height: int) -> str:
+    return f"M{x} {y}h{width}v{height}h-{width}z"
+
+
 def gantt_svg(drawn: Sequence[Band], lines: int) -> Markup:
     """The drawing: a path for every kind of every band, `PARTS` wide and stretched by the page."""
     step = lines * LINE + GAP
@@ -126,13 +132,15 @@ def gantt_svg(drawn: Sequence[Band], lines: int) -> Markup:
         for kind, name in enumerate(KINDS):
             line = min(kind, 1) if name == "BW" else kind
             y = top + line * LINE
-            path = "".join(
-                f"M{start} {y}h{max(end - start, 1)}v{LINE - 1}h{-max(end - start, 1)}z"
-                for found, _, _, start, end, _, _ in band.ops
-                if found == kind
-            )
-            if path:
-                parts.append(f'<path class="op {name[0]} plan{band.plan}" d="{path}"/>')
+            ops = [op for op in band.ops if op[0] == kind]
+            if not ops:
+                continue
+            for style, a, b, top_px, high in (
+                ("span", 7, 8, LINE - 4, 3),
+                ("op", 3, 4, 0, LINE - 1),
+            ):
+                path = "".join(_box(op[a], y + top_px, max(op[b] - op[a], 1), high) for op in ops)
+                parts.append(f'<path class="{style} {name[0]} plan{band.plan}" d="{path}"/>')
     return Markup(
         f'<svg id="gantt-drawing" viewBox="0 0 {PARTS} {height}" height="{height}" width="100%"'
         ' preserveAspectRatio="none" role="img" aria-labelledby="gantt-title gantt-desc">'

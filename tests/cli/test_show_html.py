@@ -1,5 +1,6 @@
 """`show --html`: a page of a plan, and what it is refused for."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,17 @@ def test_another_batch_and_an_old_plan_are_shown(tmp_path: Path) -> None:
         assert said in text
     assert run(["show", "a.plan", "--html", str(page), "--against", "a.plan", "--force"]) == 0
     assert "The two plans are the same." in page.read_text()
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path, folder: Path) -> None:
+    name = '<img src="x" onerror="ran=1"> & co.plan'
+    shutil.copytree(folder / "a.plan", tmp_path / name)
+    page = tmp_path / "page.html"
+    assert run(["show", str(tmp_path / name), "--html", str(page), "--against", "b.plan"]) == 0
+    reader = Reader(page.read_text())
+    assert reader.faults == []
+    assert "".join(reader.texts).count(name) == 2  # title and heading
+    assert "img" not in [tag for tag, _ in reader.elements]
 
 
 def test_a_file_is_replaced_only_if_asked_and_never_a_folder(

@@ -122,7 +122,8 @@ def test_pointing_at_an_op_reads_it(visit: Visit) -> None:
     visit.page.mouse.move(box["x"] + (start + end) / 2 * box["width"], box["y"] + band + 6)
     said = visit.text("#gantt-readout")
     assert said.startswith("F of microbatch 0, stage 1: ")
-    assert " s; idle before " in said
+    assert " (over all lanes " in said
+    assert " s); idle before " in said
     assert ", waits inside " in said
     visit.page.mouse.move(box["x"] + 1, box["y"] + band + 3 * 12 + 4)
     assert visit.text("#gantt-readout").endswith("no op on this line")

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -99,11 +100,17 @@ def test_ops_of_the_chart_are_those_of_the_plan(make) -> None:
         ):
             assert (data["kinds"][kind], microbatch, chunk) == op[:3]
             assert 0 <= start <= end <= PARTS
-        starts = [op[3] * data["part_s"] for op in band["ops"]]
-        assert np.allclose(starts, shown.batch.predicted_start_s[stage], atol=end_s / PARTS)
-    boxes = re.findall(r"M(\d+) \d+h(\d+)v\d+h-", gantt_svg(drawn, data["lines"]))
+        for at, of in ((7, shown.batch.predicted_start_s), (8, shown.batch.predicted_end_s)):
+            times = [op[at] * data["part_s"] for op in band["ops"]]
+            assert np.allclose(times, of[stage], atol=end_s / PARTS)
+        assert all(op[7] <= op[3] and op[4] <= op[8] for op in band["ops"])
+        assert all(a[4] <= b[3] + 1 for a, b in pairwise(band["ops"]))
+    svg = gantt_svg(drawn, data["lines"])
     ops = [op for band in drawn for op in band.ops]
-    assert sorted((int(x), int(w)) for x, w in boxes) == sorted((o[3], o[4] - o[3]) for o in ops)
+    for style, a, b in (("op", 3, 4), ("span", 7, 8)):
+        paths = "".join(re.findall(rf'class="{style} [^>]* d="([^"]*)"', svg))
+        boxes = [(int(x), int(w)) for x, w in re.findall(r"M(\d+) \d+h(\d+)v", paths)]
+        assert sorted(boxes) == sorted((op[a], op[b] - op[a]) for op in ops)
 
 
 def test_work_and_idle_time_and_waits_of_a_lane_fill_its_stage() -> None:
@@ -121,7 +128,7 @@ def test_two_plans_lie_stage_by_stage_on_one_axis() -> None:
     charts = [Chart(n, p.timeline) for n, p in zip(("new", "old"), plans, strict=True)]
     drawn, _ = bands(charts)
     assert [band.label for band in drawn] == ["new 0", "old 0", "new 1", "old 1"]
-    ends = [max(op[4] for band in drawn if band.plan == plan for op in band.ops) for plan in (0, 1)]
+    ends = [max(op[8] for band in drawn if band.plan == plan for op in band.ops) for plan in (0, 1)]
     assert ends[0] < ends[1] == PARTS
 
 
