@@ -23,7 +23,8 @@ class RateFit(Config):
     """seconds = call_s + flops / flops_per_s * `slowness(rows of the call)`.
 
     Short calls cannot fill the device (`half_rows`: twice as slow there), long ones no longer find
-    what they need in caches (`spill`: slower by this share in the end). Attention kernels skip
+    what they need in caches (`spill`: slower by this share in the end, at most 1,000 so that
+    seconds stay finite). Attention kernels skip
     masked keys in whole blocks, so a causal square takes `causal_waste(rows, causal_block_rows)`
     times its exact flops.
     """
@@ -31,7 +32,7 @@ class RateFit(Config):
     call_s: Seconds
     flops_per_s: Rate
     half_rows: Rows = 0.0
-    spill: NonNegativeFloat = 0.0
+    spill: float = Field(default=0.0, ge=0.0, le=1e3)
     causal_block_rows: Rows = 0.0
     relative_error: NonNegativeFloat = 0.0
 

@@ -167,6 +167,13 @@ class ProfileHeader(Config):
     after: ClockState | None = None
     devices: tuple[DeviceFactor, ...] = ()
 
+    @model_validator(mode="after")
+    def _in_order_of_ranks(self) -> Self:
+        for rank, device in enumerate(self.devices):
+            if device.world_rank != rank:
+                raise ValueError(f"device {rank} has world_rank {device.world_rank}")
+        return self
+
 
 class Profile(NamedTuple):
     """A checked profile and the digest that plans made from it carry."""

@@ -24,6 +24,9 @@ from hydraplan.model import FloatArray, IntArray
 from hydraplan.planner.placement.cost_table import CostTable
 from hydraplan.planner.placement.load_target import quadratic_target
 
+MOST = 1 << 32
+"""Microbatches beyond which a bound says no more; costs that differ by 1e20 would ask for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -44,8 +47,8 @@ def microbatch_window(
 ) -> Window:
     """The window of one batch, on nominal lanes."""
     memory, short, most = bounds(table, length_tokens, num_ranks, cap_tokens)
-    low = ceil(max(memory, short * (1 - 1e-9)))
-    return Window(max(1, low), floor(most), max(1, ceil(memory)))
+    low = ceil(min(MOST, max(memory, short * (1 - 1e-9))))
+    return Window(max(1, low), floor(min(MOST, most)), max(1, ceil(memory)))
 
 
 def bounds(

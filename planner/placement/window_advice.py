@@ -45,7 +45,7 @@ def window_advice(
         " no number of microbatches"
     )
     ways = []
-    caps = _caps(cap_tokens, window)
+    caps = _caps(cap_tokens, window, int(length_tokens.sum()))
     enough = _opening_cap(cost, table, length_tokens, caps)
     if enough is not None:
         ways.append(
@@ -72,10 +72,14 @@ def window_advice(
     )
 
 
-def _caps(cap_tokens: int, window: Window) -> list[int]:
-    """Larger caps to try, ascending, from the least that could close the gap."""
-    caps = [ceil(cap_tokens * window.low / max(1, window.high))]
-    while len(caps) < MAX_STEPS:
+def _caps(cap_tokens: int, window: Window, most_tokens: int) -> list[int]:
+    """Larger caps to try, ascending, from the least that could close the gap.
+
+    None is beyond `most_tokens`, those of the whole batch, but for the first.
+    """
+    most = max(cap_tokens + 1, most_tokens)
+    caps = [min(most, ceil(cap_tokens * window.low / max(1, window.high)))]
+    while len(caps) < MAX_STEPS and caps[-1] < most:
         caps.append(caps[-1] + 1 + caps[-1] // 50)
     return caps
 

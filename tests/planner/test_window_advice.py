@@ -6,7 +6,7 @@ import pytest
 
 from hydraplan.model import IntArray
 from hydraplan.planner.placement.cost_table import cost_table
-from hydraplan.planner.placement.window import microbatch_window
+from hydraplan.planner.placement.window import MOST, microbatch_window
 from hydraplan.planner.placement.window_advice import window_advice
 from tests.planner.cases import cost_model, long_tailed
 
@@ -79,3 +79,15 @@ def test_advice_never_ends_without_saying_anything(seed: int) -> None:
     text = advice(length, 16, 4096)
     assert not text.endswith(": ")
     assert "at most 0" not in text
+
+
+def test_costs_of_astronomic_seconds_end_in_words() -> None:
+    length = np.append(np.full(64, 600), 9000)
+    nominal = cost_model(4, pp=2)
+    slow = nominal.fit.attention_forward.model_copy(update={"flops_per_s": 1e-6})
+    fit = nominal.fit.model_copy(update={"attention_forward": slow, "attention_backward": slow})
+    cost = replace(nominal, fit=fit)
+    table = cost_table(cost, length, 4096)
+    window = microbatch_window(table, length, 4, 4096)
+    assert window.low == MOST  # the load of short tokens asks for 1e20 times the fewest
+    assert "no cap up to 47400 tokens" in window_advice(cost, table, length, 4096, window)
