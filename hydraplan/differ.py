@@ -26,6 +26,9 @@ IN_SECONDS = ("iteration_s", "lower_bound_s")
 OF_ALL_ROWS = ("sent_bytes", "padding_tokens", "num_groups", "num_shapes")
 """Figures that mean something between plans of the same rows alone, with those in seconds."""
 
+MOST_LANES = 5
+"""Lanes of a batch that are kept where rows are limited, too."""
+
 NEUTRAL = frozenset({"lower_bound_s", "num_shapes", "displacement_mean_rows"})
 """Figures that are neither good nor bad."""
 
@@ -91,8 +94,8 @@ class BatchDiff:
     """One batch in both plans.
 
     `counts`: rows by how they changed. `only_old`, `only_new`: rows that one plan alone has.
-    `lanes`: all whose load differs, the largest change first; None where pools or rows differ, or
-    where one of the two is no valid plan.
+    `lanes`: those whose load differs, `num_lanes` in all, the largest change first; None where
+    pools or rows differ, or where one of the two is no valid plan.
     `num_ops`: places of the schedule with another op, or ops that only one has; `num_times`: ops
     predicted for other times.
     """
@@ -105,6 +108,7 @@ class BatchDiff:
     only_old: int
     only_new: int
     lanes: tuple[Lane, ...] | None
+    num_lanes: int
     num_ops: int
     num_times: int
 
@@ -202,7 +206,8 @@ def batch_diff(
         old: Batch of the old plan.
         new: The same batch of the new one.
         tolerance: Relative change below which a figure counts as the same.
-        most_rows: Rows to keep, the longest first; None for all. Counts are of all.
+        most_rows: Rows to keep, the longest first, and then `MOST_LANES` lanes; None for all of
+            both. Counts are of all.
     """
     may = scope(*headers)
     rows, counts, only_old, only_new = _rows(old, new) if may.rows else ([], {}, 0, 0)
@@ -210,6 +215,7 @@ def batch_diff(
     comparable = may.rows and may.pool
     for header, batch in zip(headers, (old, new), strict=True):
         comparable = comparable and not check_plan(header, batch)
+    lanes = _lanes(headers, old, new) if comparable else None
     num_ops, num_times = _schedule(old, new)
     return BatchDiff(
         batch=old.batch,
@@ -222,7 +228,8 @@ def batch_diff(
         rows=tuple(rows[:most_rows]),
         only_old=only_old,
         only_new=only_new,
-        lanes=_lanes(headers, old, new) if comparable else None,
+        lanes=lanes if lanes is None or most_rows is None else lanes[:MOST_LANES],
+        num_lanes=len(lanes or ()),
         num_ops=num_ops,
         num_times=num_times,
     )

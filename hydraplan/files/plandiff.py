@@ -39,7 +39,11 @@ class PlanDiff(NamedTuple):
 
 
 def compared(old: Plan, new: Plan, tolerance: float, most_rows: int | None) -> PlanDiff:
-    """Compare two opened plans; arguments as of `batch_diff`."""
+    """Compare two opened plans; arguments as of `batch_diff`, but `most_rows` are of all batches.
+
+    One row more is kept, so that a reader sees that there are others.
+    """
+    room = None if most_rows is None else most_rows + 1
     headers = old.header, new.header
     counts = old.header.num_batches, new.header.num_batches
     figures: tuple[list[dict[str, float]], list[dict[str, float]]] = ([], [])
@@ -53,9 +57,10 @@ def compared(old: Plan, new: Plan, tolerance: float, most_rows: int | None) -> P
             if batch is not None:
                 kept.append(batch.figures)
         if pair[0] is not None and pair[1] is not None:
-            found = batch_diff(headers, pair[0], pair[1], tolerance, most_rows)
+            found = batch_diff(headers, pair[0], pair[1], tolerance, room)
             if found.is_different():
                 batches.append(found)
+                room = None if room is None else max(0, room - len(found.rows))
     before, after = map(mean_figures, figures)
     may = scope(*headers)
     return PlanDiff(

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from hydraplan.differ import BatchDiff, Figure, Lane, Place, Row
+from hydraplan.differ import MOST_LANES, BatchDiff, Figure, Place, Row
 from hydraplan.errors import many
 from hydraplan.files.plandiff import PlanDiff
 from hydraplan.views import console
 
-SHOWN_LANES, SHOWN_SETTINGS = 5, 20
+SHOWN_SETTINGS = 20
 MOST_CHANGE = 10.0
 CHOICES = ("num_microbatches", "strategy", "winner", "microbatch_order", "pipeline")
 """What a batch says of itself that people look at; all else of its search is for `--json`."""
@@ -65,7 +65,7 @@ def print_diff(diff: PlanDiff, only_changed: bool, most_rows: int) -> None:
     _print_settings(diff)
     _print_figures(diff.figures, only_changed)
     _print_rows([row for batch in diff.batches for row in batch.rows], most_rows)
-    _print_lanes([lane for batch in diff.batches for lane in batch.lanes or ()])
+    _print_lanes(diff.batches)
     console.emit(_last_line(diff))
 
 
@@ -147,17 +147,18 @@ def _place(place: Place) -> str:
     return text if place.status == "placed" else f"{text} ({place.status})"
 
 
-def _print_lanes(lanes: Sequence[Lane]) -> None:
+def _print_lanes(batches: Sequence[BatchDiff]) -> None:
+    lanes = [lane for batch in batches for lane in batch.lanes or ()]
     if not lanes:
         return
-    worst = sorted(lanes, key=lambda lane: -abs(lane.new_s - lane.old_s))[:SHOWN_LANES]
+    worst = sorted(lanes, key=lambda lane: -abs(lane.new_s - lane.old_s))[:MOST_LANES]
     console.print_table(
         ["batch", "lane", "old_s", "new_s", "%"],
         [
             [x.batch, x.lane, x.old_s, x.new_s, f"{x.new_s / x.old_s - 1:+.1%}" if x.old_s else "-"]
             for x in worst
         ],
-        title=f"lanes whose load changed most, of {len(lanes):,}",
+        title=f"lanes whose load changed most, of {sum(batch.num_lanes for batch in batches):,}",
     )
     console.emit()
 

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hydraplan.cli.app import run
+from hydraplan.files.plandiff import compared
+from hydraplan.files.planfile import open_plan
 from hydraplan.files.profilefile import write_profile
 from tests.planner.cases import long_tailed
 from tests.planner.cases import profile as analytic
@@ -91,6 +93,17 @@ def test_one_changed_degree_is_named_with_its_row(here: Path, tmp_path: Path, ca
     out = capsys.readouterr().out
     assert re.search(rf"^ +1 +{row} ", out, re.MULTILINE)
     assert "iteration_s" not in out
+
+
+def test_what_is_kept_for_people_does_not_grow_with_batches(here: Path) -> None:
+    plans = open_plan(Path("good.plan")), open_plan(Path("worse.plan"))
+    whole, few = compared(*plans, 0.0, None), compared(*plans, 0.0, 3)
+    assert [len(batch.rows) for batch in few.batches] == [4, 0]
+    assert few.batches[0].rows == whole.batches[0].rows[:4]
+    for short, long in zip(few.batches, whole.batches, strict=True):
+        assert short.counts == long.counts
+        assert (short.num_lanes, long.num_lanes, len(long.lanes or ())) == (8, 8, 8)
+        assert short.lanes == (long.lanes or ())[:5]
 
 
 def test_plans_of_other_lengths_are_compared_where_that_means_something(here: Path, capsys) -> None:
