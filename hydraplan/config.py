@@ -22,7 +22,8 @@ ACCUMULATOR_BYTES: dict[str, int] = {"float64": 8, "float32": 4, "bfloat16": 4, 
 Count = Annotated[int, Field(ge=1, le=1 << 40)]
 MAX_RATE = 1e24
 Rate = Annotated[float, Field(ge=1e-6, le=MAX_RATE)]
-Seconds = Annotated[float, Field(ge=0.0, le=1e6)]
+MAX_SECONDS = 1e6
+Seconds = Annotated[float, Field(ge=0.0, le=MAX_SECONDS)]
 Rows = Annotated[float, Field(ge=0.0, le=1e12)]
 
 

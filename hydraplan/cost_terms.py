@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from hydraplan.config import MAX_RATE
+from hydraplan.config import MAX_RATE, MAX_SECONDS
 from hydraplan.cost import CostModel
 from hydraplan.costfit import CostFit, LinkFit, RateFit
 from hydraplan.model import FloatArray, Sequences
@@ -80,7 +80,10 @@ def group_name(term: Term, rung: Rung) -> str:
 
 
 def scaled(fit: CostFit, multipliers: Mapping[Term, float]) -> CostFit:
-    """The fit with terms that take so many times as long; those not named stay."""
+    """The fit with terms that take so many times as long; those not named stay.
+
+    A coefficient stays within what a fit may hold.
+    """
     changed: dict[str, Any] = {}
     for term, times in multipliers.items():
         value = changed.get(term.field, getattr(fit, term.field))
@@ -89,7 +92,8 @@ def scaled(fit: CostFit, multipliers: Mapping[Term, float]) -> CostFit:
             continue
         name = COEFFICIENTS[type(value), term.factor]
         was = getattr(value, name)
-        new = was * times if term.factor == "call" else _rate(was / times)
+        is_call = term.factor == "call"
+        new = min(was * times, MAX_SECONDS) if is_call else _rate(was / times)
         changed[term.field] = value.model_copy(update={name: new})
     return fit.model_copy(update=changed)
 

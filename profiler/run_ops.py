@@ -35,6 +35,9 @@ LATEST_STEPS = 16
 MOST_OPS = 20_000
 """Ops of all batches that are looked at; of more, each so-many-th."""
 
+LEAST_S = 1e-9
+"""What no clock tells from nothing; shorter ops say nothing of costs."""
+
 PASSES = {"F": FORWARD, "B": INPUT_GRADIENT, "W": WEIGHT_GRADIENT}
 """Letters of the kinds of ops, of which BW is two."""
 
@@ -147,7 +150,7 @@ def _taken_s(steps: dict[int, Timeline], factor: Factor) -> tuple[FloatArray, ..
         stages = zip(timeline.busy_s, known, strict=True)
         rows.append(np.concatenate([(busy / np.array(f)).ravel() for busy, f in stages]))
     busy_s = np.stack(rows)
-    is_there = (busy_s > 0).all(axis=0)
+    is_there = (busy_s >= LEAST_S).all(axis=0)
     taken_s = np.zeros(busy_s.shape[1])
     if is_there.any():
         log_s = np.log(busy_s[:, is_there])

@@ -303,6 +303,30 @@ def test_nothing_is_left_where_no_op_had_rows(tmp_path: Path) -> None:
         refit(opened, open_plan(plan), lambda stage, lane, step: 1.0)
 
 
+@pytest.mark.parametrize("seconds", [9e11, 1e-6, 5e-324])
+def test_ops_far_from_all_costs_end_in_a_profile_or_in_words(
+    tmp_path: Path, seconds: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = write_test_plan(tmp_path / "a.plan", [[Place(40), Place(33, 1)]], pp=1, ranks=2)
+    path = measured_run(tmp_path / "a.run", plan, open_plan(plan).header.fit)
+    table = pq.read_table(path / "ops.parquet")
+    start_s = table.column("start_s").to_numpy()
+    for name, values in (("busy_s", np.full(len(start_s), seconds)), ("end_s", start_s + seconds)):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, table.schema.field(name), [values])
+    pq.write_table(table, path / "ops.parquet", row_group_size=len(start_s) // 4)
+    output = tmp_path / "n.profile.parquet"
+    code = run(["profile", "--refit", str(path), "-o", str(output)])
+    out, err = capsys.readouterr()
+    if seconds < 1e-300:  # no clock tells that from nothing
+        assert code == 2
+        assert "has no op that tells costs" in err
+    else:
+        assert code == 0, err
+        assert "nan" not in out
+        read_profile(output)
+
+
 def test_no_damage_of_a_runs_files_ends_otherwise_than_with_a_line_that_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
