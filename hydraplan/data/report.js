@@ -36,42 +36,47 @@
   const lineOf = (kind) => (kind === 3 ? 1 : kind);
   const nameOf = (op) => g.kinds[op[0]] + op[1] + (g.chunks > 1 ? "." + op[2] : "");
   const s = (parts) => digits(parts * g.part_s);
-  const words = (band, op) =>
+  const reading = (band, op) =>
     `${g.kinds[op[0]]} of microbatch ${op[1]}` + (g.chunks > 1 ? `, chunk ${op[2]}` : "") +
     `, ${band.label}: ${s(op[3])} s to ${s(op[4])} s` +
     (op[3] > op[7] || op[4] < op[8] ? ` (over all lanes ${s(op[7])} s to ${s(op[8])} s)` : "") +
     `; idle before ${s(op[5])} s, waits inside ${s(op[6])} s`;
   const say = (text) => { byId("gantt-readout").textContent = text; };
 
+  const words = labels.appendChild(shape("g", {})), marks = labels.appendChild(shape("g", {}));
+  const scale = () => plot.clientWidth / (high - low);
   const paint = () => {
-    const wide = plot.clientWidth, scale = wide / (high - low);
     const made = [];
-    g.bands.forEach((band, i) => {
-      for (const op of band.ops) {
-        if (made.length >= MOST_LABELS) break;
-        if (op[4] < low || op[3] > high) continue;
-        const x0 = Math.max(0, (op[3] - low) * scale), x1 = Math.min(wide, (op[4] - low) * scale);
-        const text = g.chunks > 1 ? op[1] + "." + op[2] : String(op[1]);
-        if (x1 - x0 < 6 * text.length + 5) continue;
-        const y = i * step + lineOf(op[0]) * g.line + g.line - 2;
-        made.push(shape("text", { class: "plan" + band.plan, x: (x0 + x1) / 2, y }, text));
-      }
-    });
     if (chosen) {
       const op = g.bands[chosen.band].ops[chosen.op];
       made.push(shape("rect", {
-        class: "chosen", x: (op[3] - low) * scale, width: Math.max(2, (op[4] - op[3]) * scale),
+        class: "chosen", x: (op[3] - low) * scale(), width: Math.max(2, (op[4] - op[3]) * scale()),
         y: chosen.band * step + lineOf(op[0]) * g.line, height: g.line - 1,
       }));
     }
     if (range) {
       const [from, to] = range;
       made.push(shape("rect", {
-        class: "range", x: (Math.min(from, to) - low) * scale, y: 0,
-        width: Math.abs(to - from) * scale, height,
+        class: "range", x: (Math.min(from, to) - low) * scale(), y: 0,
+        width: Math.abs(to - from) * scale(), height,
       }));
     }
-    labels.replaceChildren(...made);
+    marks.replaceChildren(...made);
+  };
+  const write = () => {
+    const wide = plot.clientWidth, made = [];
+    g.bands.forEach((band, i) => {
+      for (const op of band.ops) {
+        if (made.length >= MOST_LABELS) break;
+        if (op[4] < low || op[3] > high) continue;
+        const x0 = Math.max(0, (op[3] - low) * scale()), x1 = Math.min(wide, (op[4] - low) * scale());
+        const text = g.chunks > 1 ? op[1] + "." + op[2] : String(op[1]);
+        if (x1 - x0 < 6 * text.length + 5) continue;
+        const y = i * step + lineOf(op[0]) * g.line + g.line - 2;
+        made.push(shape("text", { class: "plan" + band.plan, x: (x0 + x1) / 2, y }, text));
+      }
+    });
+    words.replaceChildren(...made);
   };
   const listOps = () => {
     if (!byId("ops-details").open) return;
@@ -97,6 +102,7 @@
     [...byId("gantt-axis").children].forEach((mark, i) => {
       mark.textContent = s(low + (size * i) / 4) + " s";
     });
+    write();
     paint();
     listOps();
   };
@@ -112,7 +118,7 @@
       const half = (high - low) / 2, at = (found[3] + found[4]) / 2;
       show(at - half, at + half);
     } else paint();
-    say(words(g.bands[band], found));
+    say(reading(g.bands[band], found));
   };
   const nearest = (band, at) => {
     let best = 0, least = Infinity;
@@ -256,7 +262,7 @@
     }
   };
 
-  addEventListener("resize", () => { paint(); mark(); reach(); });
+  addEventListener("resize", () => { write(); paint(); mark(); reach(); });
   show(0, g.parts);
   filter();
   reach();

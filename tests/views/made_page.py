@@ -22,6 +22,16 @@ from tests.plans import batch_plan, batch_rows, plan_header, tiny_model
 
 LIMITS = [(0.2, "sequence 3 (900 tokens on 2 ranks, microbatch 1)"), (0.05, "gradient sync")]
 FLOPS = "1e+12 model flops"
+HOSTILE = "</title></script><script>window.ran=1</script><img src=x onerror=window.ran=1>\"'&\u2028"
+
+
+def hostile(header: PlanHeader) -> PlanHeader:
+    """Markup in every text of a header that a file may hold."""
+    options = header.options.model_copy(update={"strategy": HOSTILE, "pipeline": HOSTILE})
+    model = header.model.model_copy(update={"name": HOSTILE})
+    changes = dict.fromkeys(("lengths_name", "tool_version", "lengths_digest"), HOSTILE)
+    changes |= {"profile_digest": HOSTILE, "profile_mode": HOSTILE, "invariants": (HOSTILE,)}
+    return header.model_copy(update={**changes, "options": options, "model": model})
 
 
 def made(

@@ -15,8 +15,7 @@ import pytest
 
 from hydraplan.planner.pipeline.schedules import zb_h1
 from tests.builders import Place
-from tests.views.made_page import full, made, made_page
-from tests.views.test_html_report import HOSTILE, hostile
+from tests.views.made_page import HOSTILE, full, hostile, made, made_page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 if BROWSER is None:

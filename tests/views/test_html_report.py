@@ -10,23 +10,21 @@ from importlib import resources
 import pytest
 
 from hydraplan.metrics import FIGURES
-from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.schedules import one_f_one_b, zb_h1
 from hydraplan.views.html_report import page, script_json
 from tests.builders import Place
-from tests.views.made_page import FLOPS, LIMITS, Reader, full, made, made_page
+from tests.views.made_page import (
+    FLOPS,
+    HOSTILE,
+    LIMITS,
+    Reader,
+    full,
+    hostile,
+    made,
+    made_page,
+)
 
 FEW = [Place(900, 0, 2), Place(300, 0, microbatch=1), Place(500, 1, microbatch=1)]
-HOSTILE = "</title></script><script>window.ran=1</script><img src=x onerror=window.ran=1>\"'&\u2028"
-
-
-def hostile(header: PlanHeader) -> PlanHeader:
-    """Markup in every text of a header that a file may hold."""
-    options = header.options.model_copy(update={"strategy": HOSTILE, "pipeline": HOSTILE})
-    model = header.model.model_copy(update={"name": HOSTILE})
-    changes = dict.fromkeys(("lengths_name", "tool_version", "lengths_digest"), HOSTILE)
-    changes |= {"profile_digest": HOSTILE, "profile_mode": HOSTILE, "invariants": (HOSTILE,)}
-    return header.model_copy(update={**changes, "options": options, "model": model})
 
 
 def test_a_page_is_valid_and_says_the_same_every_time() -> None:
