@@ -90,6 +90,10 @@ def test_markup_in_what_a_plan_says_is_text() -> None:
     assert "\\u2028" in said
 
 
+def test_the_smallest_plan_has_a_page() -> None:
+    assert Reader(made_page(made([Place(5)], 1, 1))).faults == []
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0])
 def test_figures_that_are_no_numbers_spoil_no_page(value: float) -> None:
     shown = made(FEW)
