@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hydraplan.model import BatchPlan, FloatArray
     from hydraplan.planheader import PlanHeader
 
-View = Literal["summary", "loads", "ranks", "degrees", "gantt", "sequences"]
+View = Literal["summary", "loads", "ranks", "degrees", "microbatches", "gantt", "sequences"]
 
 LIMIT = 20
 """Rows of the sequences view where none are asked for."""
@@ -174,6 +174,7 @@ def _show_plan(
         print_loads,
         tokens_by_degree,
     )
+    from hydraplan.views.microbatch_text import microbatch_rows, print_microbatches
     from hydraplan.views.plan_text import plan_object, print_plan, print_sequences
 
     plan = open_plan(path)
@@ -197,6 +198,8 @@ def _show_plan(
     limits = what_limits(plan.header, worst) if json or view in (None, "summary") else []
     if json:
         about = {"limits": {"batch": worst.batch, "causes": limits_object(limits)}}
+        rows = microbatch_rows(worst, _load_s(plan.header, worst))
+        about |= {"microbatches": {"batch": worst.batch, "rows": rows}}
         about |= {"flops": {"batch": worst.batch, **flops_object(plan.header, worst)}}
         console.emit_json(plan_object(path, plan.header, summaries, skews, held) | about)
         return
@@ -211,6 +214,9 @@ def _show_plan(
     if view in (None, "ranks"):
         console.emit()
         print_loads(_load_s(plan.header, shown))
+    if view in (None, "microbatches"):
+        console.emit()
+        print_microbatches(shown.batch, microbatch_rows(shown, _load_s(plan.header, shown)))
     if view in (None, "loads"):
         load_s = _load_s(plan.header, shown)
         console.emit(
