@@ -51,6 +51,8 @@ def _errors(name: str, term: TermError | None) -> str:
     if term is None:
         return f"{name:<20}{0:>7}{'-':>7}{'-':>13}"
     left_out = f"{term.left_out_median:.0%} / {term.left_out_p90:.0%}"
+    if term.num_points == 1:
+        left_out = "-"  # nothing is left to fit without it
     return f"{name:<20}{term.num_points:>7}{term.median_error:>7.1%}{left_out:>13}"
 
 

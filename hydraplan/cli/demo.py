@@ -16,6 +16,12 @@ CAP_TOKENS = 8192
 SMALL_CAP_TOKENS = 512
 """The same for the real run on this machine's cores."""
 
+NEXT = """Next, your own lengths, on a cluster you do not have here:
+  hydraplan profile --device analytic --cluster h100-sxm --model llama-8b -o h100.profile.parquet
+  hydraplan plan MINE.jsonl --profile h100.profile.parquet --pp 4 --ranks 32 \\
+      --max-tokens-per-rank auto --batch-sequences 512 -o run.plan
+  hydraplan show run.plan"""
+
 
 def demo(
     output: Annotated[
@@ -53,6 +59,7 @@ def _run_steps(folder: Path) -> None:
         console.emit(f"\n[{number}/{len(steps)}] {what}\n$ hydraplan {command}\n")
         _run(command.split(), folder)
     console.emit("\nThe demo is done: planned, simulated, executed and verified on this machine.")
+    console.emit(NEXT)
 
 
 def _steps() -> list[tuple[str, str]]:

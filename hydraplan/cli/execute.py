@@ -178,16 +178,17 @@ def execute(
     from hydraplan.cli.defaults import is_flag, is_given
     from hydraplan.errors import InputError
     from hydraplan.files.runfile import Run
+    from hydraplan.host import usable_cores
     from hydraplan.profiler.refit import Refit
     from hydraplan.profiler.refit_report import costs_json, print_costs
     from hydraplan.views import console
-    from hydraplan.views.run_text import print_run, run_json
+    from hydraplan.views.run_text import crowded_note, print_run, run_json
 
     run: Run | None
     costs: Refit | None = None
+    crowded = ""
     if simulate:
         from hydraplan.executor.simulate import simulate_run
-        from hydraplan.host import usable_cores
         from hydraplan.planner.pipeline.noise import Noise, parse_noise
 
         for option in REAL_ONLY:
@@ -237,6 +238,7 @@ def execute(
                 "--force has no use without -o, nothing is replaced", "leave --force out"
             )
         from hydraplan.executor.inject import parse_injected
+        from hydraplan.executor.launch import under_torchrun
         from hydraplan.executor.run import execute as execute_run
         from hydraplan.executor.run_costs import left_note, run_costs
         from hydraplan.executor.settings import Settings
@@ -276,6 +278,8 @@ def execute(
             replay=replay,
             read=learn,
         )
+        if run is not None and not under_torchrun():
+            crowded = crowded_note(run.header, usable_cores())
     if run is None:
         return
     if json:
@@ -284,6 +288,8 @@ def execute(
         print_run(run)
         if costs is not None:
             print_costs(costs)
+    if crowded:
+        console.note(crowded)
     if costs is not None and (warning := left_note(costs, run.path if run.path.is_dir() else None)):
         console.note(warning)
     if run.path.is_dir():

@@ -70,7 +70,7 @@ def print_diff(diff: PlanDiff, only_changed: bool, most_rows: int) -> None:
 
 
 def _print_settings(diff: PlanDiff) -> None:
-    found = [[s.name, _shown(s.old), _shown(s.new)] for s in diff.settings]
+    found = [[s.name, *_both(s.old, s.new)] for s in diff.settings]
     if diff.num_batches[0] != diff.num_batches[1]:
         found.append(["batches", *map(str, diff.num_batches)])
     searched = 0
@@ -161,6 +161,17 @@ def _print_lanes(batches: Sequence[BatchDiff]) -> None:
         title=f"lanes whose load changed most, of {sum(batch.num_lanes for batch in batches):,}",
     )
     console.emit()
+
+
+def _both(old: object, new: object) -> tuple[str, str]:
+    """Two values; of long lists of words only those that the other has not."""
+    if not (isinstance(old, tuple) and isinstance(new, tuple)):
+        return _shown(old), _shown(new)
+    more = [[x for x in one if x not in other] for one, other in ((old, new), (new, old))]
+    if not any(more) or not all(isinstance(x, str) for x in (*old, *new)):
+        return _shown(old), _shown(new)
+    first, second = (f"also {', '.join(found)}" if found else "no others" for found in more)
+    return _shown(first), _shown(second)
 
 
 def _shown(value: object) -> str:

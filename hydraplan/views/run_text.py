@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hydraplan.errors import many, printable
-from hydraplan.files.runfile import Run
+from hydraplan.files.runfile import Run, RunHeader
 from hydraplan.files.trialsfile import CORRECTION, Trials
 from hydraplan.model import FloatArray
 from hydraplan.views import console
@@ -153,6 +153,17 @@ def run_caption(run: Run) -> str:
     return left_out + (
         f"{many(figures['steps'], 'step')}, {figures['iteration_s_mean']:.4g}{margin} s a"
         f" step{meaning}, {figures['tokens_per_s']:,.0f} tokens/s{waits}"
+    )
+
+
+def crowded_note(header: RunHeader, cores: int) -> str:
+    """That local workers shared cores, so that steps do not test the prediction; "" if not."""
+    workers = header.plan.options.pp * header.plan.options.ranks
+    if header.device != "cpu" or header.paced or workers <= cores:
+        return ""
+    return (
+        f"note: {workers} workers shared {many(cores, 'core')}: steps take longer than the plan"
+        " predicts; own times of ops are CPU time and can be compared, --paced keeps to the plan's"
     )
 
 

@@ -45,3 +45,13 @@ def test_the_whole_path_runs_and_keeps_its_files(tmp_path, capfd):
     assert {path.name for path in folder.iterdir()} == {
         *("lengths.parquet", "cpu.profile.parquet", "demo.plan", "small.plan", "small.run"),
     }
+
+
+def test_what_the_demo_tells_to_do_next_can_be_typed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "MINE.jsonl").write_text('{"length": 900}\n' * 512)
+    for line in demo.NEXT.partition(":\n")[2].replace("\\\n", " ").splitlines():
+        program, *words = line.split()
+        assert program == "hydraplan"
+        assert run(words) == 0
+    assert "what limits batch 0" in capsys.readouterr().out

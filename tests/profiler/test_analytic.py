@@ -13,6 +13,7 @@ from hydraplan.files.parquet import FOOTER_KEY
 from hydraplan.files.profilefile import (
     PROFILE_SCHEMA,
     ProfileHeader,
+    TermError,
     read_profile,
     write_profile,
 )
@@ -59,6 +60,16 @@ def test_hopper_attention_follows_the_published_chart_within_its_causal_share() 
     backward = fit.attention_backward.flops_per_s / (1 + fit.attention_backward.half_rows / rows)
     chart = 0.95e12 * np.array([316, 424, 501, 542, 559, 561])
     np.testing.assert_allclose(backward, chart, rtol=0.06)
+
+
+@pytest.mark.parametrize(("num_points", "shown"), [(1, "            -"), (2, "  100% / 100%")])
+def test_an_error_left_out_needs_a_second_point(num_points: int, shown: str) -> None:
+    term = TermError(
+        name="memory_bytes_per_s", num_points=num_points, unit="bytes", median_error=0,
+        worst_error=0, left_out_median=1, left_out_p90=1, smallest=8, largest=8,
+    )  # fmt: skip
+    made = header("h100-sxm").model_copy(update={"terms": (term,)})
+    assert f"memory_bytes_per_s  {num_points:>7}   0.0%{shown}  2,850.00 GB/s" in as_text(made, [])
 
 
 def test_a_third_tier_reads_from_toml_through_the_profile(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hydraplan.views.run_text import (
     cause_rows,
     causes_json,
     confidence_95,
+    crowded_note,
     noise_rows,
     run_caption,
     run_columns,
@@ -41,6 +42,23 @@ def header(live_limit_tokens=None, trials=1, mode="simulated", **asked):
 def step(number):
     names = ("batch", "tokens", "busy", "pipeline_bubble", "dp_bubble", "group_wait")
     return {"step": number, "loss": None, "iteration_s": 1.0} | dict.fromkeys(names, 0)
+
+
+@pytest.mark.parametrize(
+    ("device", "paced", "cores", "is_told"),
+    [
+        ("cpu", False, 2, True),
+        ("cpu", False, 4, False),
+        ("cpu", True, 2, False),
+        ("x", False, 2, False),
+    ],
+)
+def test_workers_that_shared_cores_are_told(device, paced, cores, is_told):
+    plan = SimpleNamespace(options=SimpleNamespace(pp=2, ranks=2))
+    run = SimpleNamespace(device=device, paced=paced, plan=plan)
+    said = crowded_note(run, cores)
+    assert said.startswith("note: 4 workers shared 2 cores: steps take longer") == is_told
+    assert bool(said) == is_told
 
 
 def test_one_step_has_a_time_and_no_interval():
