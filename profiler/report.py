@@ -38,6 +38,7 @@ def as_text(header: ProfileHeader, rows: Sequence[Measurement]) -> str:
         lines += _row(_errors("pod_p2p", None), _coefficient(header.fit.pod_p2p))
     return "\n".join(
         lines
+        + _errors_said(header)
         + _devices(header)
         + _optimizer(rows)
         + _disturbed(rows)
@@ -54,6 +55,13 @@ def _errors(name: str, term: TermError | None) -> str:
     if term.num_points == 1:
         left_out = "-"  # nothing is left to fit without it
     return f"{name:<20}{term.num_points:>7}{term.median_error:>7.1%}{left_out:>13}"
+
+
+def _errors_said(header: ProfileHeader) -> list[str]:
+    """What the two columns of errors are, where there are any."""
+    if not header.terms:
+        return []
+    return ["fit: median error of the points; left out: median / p90 of points not fitted to"]
 
 
 def _devices(header: ProfileHeader) -> list[str]:

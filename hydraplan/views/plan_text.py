@@ -36,6 +36,12 @@ from hydraplan.views.window_text import (
 
 K = TypeVar("K", str, int)
 
+WORDS = (
+    "M: microbatches; window: numbers of them that allow balance, none if 4 > 2;\n"
+    "imbal.: fullest slot over the mean. More words and figures: docs/glossary.md"
+)
+"""What a newcomer cannot guess of the table of batches."""
+
 SHOWN_BATCHES = 20
 """Batches that get a row of their own; figures are always those of all."""
 
@@ -133,9 +139,9 @@ def print_plan(
             for b in shown
         ],
         title="batches (simulated, noise-free)",
-        caption=""
+        caption=WORDS
         if len(shown) == len(batches)
-        else f"and {len(batches) - len(shown)} more: hydraplan show PLAN --batch NUMBER",
+        else f"and {len(batches) - len(shown)} more: hydraplan show PLAN --batch NUMBER\n{WORDS}",
     )
     for text in (
         *advice_lines(batches, "hydraplan show PLAN --batch NUMBER"),

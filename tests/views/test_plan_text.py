@@ -78,6 +78,8 @@ batches (simulated, noise-free)
 batch    rows       tokens   M  window  winner       order           s  imbal.
 {"-" * 78}
     0  16,384  101,927,408  17  9 > 6   load-driven  long-first   0.25    0.25
+M: microbatches; window: numbers of them that allow balance, none if 4 > 2;
+imbal.: fullest slot over the mean. More words and figures: docs/glossary.md
 batch 0: the cap asks for at least 9 microbatches, the longest sequence allows
 at most 6; what would open the window: a cap of 12288 tokens (+50%, by
 recomputing or offloading activations)
