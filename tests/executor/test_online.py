@@ -1,9 +1,13 @@
 """Corrections on real workers: what ranks take is made up, everything else is real."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 
 from hydraplan.errors import InputError, StalePlan, WorkerLost
+from hydraplan.executor.ahead import Ahead
 from hydraplan.executor.inject import Injected
 from hydraplan.files.checkpointfile import newest_checkpoint
 from hydraplan.files.runfile import open_run, read_step_ops
@@ -65,6 +69,30 @@ def test_a_straggler_is_corrected_on_all_workers_and_undone(plan, tmp_path, take
     assert run.peaks.differ() == []
     assert np.array_equal(run.traffic.measured, run.traffic.predicted)
     assert open_run(tmp_path / "x.run").decisions == run.decisions
+
+
+@pytest.mark.slow
+def test_a_run_decides_the_same_if_what_decides_ahead_is_killed_or_hangs(
+    plan, tmp_path, taken, monkeypatch, capfd
+):
+    whole = corrected(plan, tmp_path / "whole.run")
+    begin = Ahead.begin
+
+    def begin_and_strike(number):
+        def struck(self, batch, factor):
+            self._wait_s = 0.5
+            begin(self, batch, factor)
+            if self._pipe is not None:
+                os.kill(self._process.pid, number)
+
+        return struck
+
+    for name, number in (("is gone", signal.SIGKILL), ("did not answer", signal.SIGSTOP)):
+        monkeypatch.setattr(Ahead, "begin", begin_and_strike(number))
+        run = corrected(plan, tmp_path / f"{number.name}.run")
+        assert told(run) == told(whole)
+        assert losses(run) == losses(whole)
+        assert capfd.readouterr().err.count(f"the process that decides ahead {name}") == 1
 
 
 @pytest.mark.slow
