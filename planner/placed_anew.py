@@ -86,7 +86,8 @@ def speeds(load_s: FloatArray, factor: FloatArray) -> Iterator[FloatArray]:
     most_s, slowed_s = load_s.max(axis=0), (load_s * factor).max(axis=0)
     costliest = np.divide(slowed_s, most_s, out=np.ones_like(most_s), where=most_s > 0)
     for slow in (factor.max(axis=0), costliest):
-        speed = np.clip(np.round(1 / slow, DIGITS), MIN_SPEED, MAX_SPEED)
+        known = np.maximum(slow, 1 / MAX_SPEED)
+        speed = np.clip(np.round(1 / known, DIGITS), MIN_SPEED, MAX_SPEED)
         if speed.tobytes() not in seen:
             seen.add(speed.tobytes())
             yield speed

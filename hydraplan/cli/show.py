@@ -178,13 +178,15 @@ def _show_plan(
     from hydraplan.views.plan_text import plan_object, print_plan, print_sequences
 
     plan = open_plan(path)
-    summaries, skews, held, worst = [], [], [], None
+    summaries, skews, held, worst, holder = [], [], [], None, batch
     for index in range(plan.header.num_batches) if batch is None else [batch]:
         found = read_batch(plan, index)
         broken = check_plan(plan.header, found)
         if broken:
             raise InvalidPlan(f"{path} is not valid: {broken[0]}", f"see hydraplan validate {path}")
         summaries.append(found.summary())
+        if holder is None and filters.get("sequence", -1) in found.sequences.sequence_id:
+            holder = index
         if worst is None or found.figures["efficiency"] < worst.figures["efficiency"]:
             worst = found
         if json or view in (None, "summary"):
@@ -203,7 +205,8 @@ def _show_plan(
         about |= {"flops": {"batch": worst.batch, **flops_object(plan.header, worst)}}
         console.emit_json(plan_object(path, plan.header, summaries, skews, held) | about)
         return
-    shown = read_batch(plan, batch or 0)
+    shown = read_batch(plan, holder or 0)
+    _check_filters(path, plan.header, shown, filters)
     if view in (None, "summary"):
         print_limits(worst.summary(), limits)
         work = f"batch {worst.batch}: {flops_text(flops_object(plan.header, worst))}"
@@ -237,6 +240,26 @@ def _show_plan(
     if view in (None, "sequences"):
         console.emit()
         print_sequences(shown, limit, filters)
+
+
+def _check_filters(
+    path: Path, header: "PlanHeader", shown: "BatchPlan", filters: dict[str, int]
+) -> None:
+    """Refuse to look for what a batch cannot hold."""
+    from hydraplan.errors import InputError
+
+    bounds = {"rank": header.options.ranks, "microbatch": shown.num_microbatches}
+    for name, most in bounds.items():
+        if filters.get(name, 0) >= most:
+            raise InputError(
+                f"{name} {filters[name]} is not in batch {shown.batch} of {path}: 0..{most - 1}"
+            )
+    row, ids = filters.get("sequence"), shown.sequences.sequence_id
+    if row is not None and row not in ids:
+        raise InputError(
+            f"row {row} is not in batch {shown.batch} of {path}: {ids.min()}..{ids.max()}",
+            f"the plan has batches 0..{header.num_batches - 1}; without --batch all are looked at",
+        )
 
 
 def _load_s(header: "PlanHeader", batch: "BatchPlan") -> "FloatArray":

@@ -214,6 +214,9 @@ def print_sequences(plan: BatchPlan, limit: int, filters: Mapping[str, int]) -> 
         title=f"costliest {min(limit, len(rows))} of {many(len(rows), 'sequence')} of batch"
         f" {plan.batch}{asked}",
     )
+    for i in np.flatnonzero(s.sequence_id == filters.get("sequence", -1)).tolist():
+        if s.degree[i] < 1:
+            console.emit(f"row {s.sequence_id[i]} is on no rank: {s.status[i]}")
 
 
 def chosen_rows(rows: Sequences, filters: Mapping[str, int]) -> IntArray:

@@ -51,3 +51,48 @@ def test_both_in_the_file_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: --view loads is drawn as text, --json holds the summary")
+
+
+@pytest.fixture
+def two_batches(capsys: pytest.CaptureFixture[str]) -> None:
+    """b.plan of two batches; row 4 holds no token."""
+    np.savetxt("rows.txt", [100, 90, 80, 70, 0, 50, 40, 30], "%d")
+    shape = ["--ranks", "2", "--max-tokens-per-rank", "512", "--batch-sequences", "4"]
+    asked = ["plan", "rows.txt", "--profile", "p.parquet", *shape, "--num-batches", "2"]
+    assert run([*asked, "-o", "b.plan"]) == 0
+    capsys.readouterr()
+
+
+def test_a_row_is_found_in_whatever_batch_it_is(
+    two_batches: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["show", "b.plan", "--sequence", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "costliest 1 of 1 sequence of batch 1, --sequence 5" in out
+    assert out.splitlines()[-1].split()[:2] == ["5", "50"]
+
+
+def test_a_row_without_a_place_says_why(
+    two_batches: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["show", "b.plan", "--sequence", "4"]) == 0
+    assert capsys.readouterr().out.endswith("row 4 is on no rank: empty\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--sequence", "8"], "row 8 is not in batch 0 of b.plan: 0..3"),
+        (["--sequence", "5", "--batch", "0"], "row 5 is not in batch 0 of b.plan: 0..3"),
+        (["--rank", "2"], "rank 2 is not in batch 0 of b.plan: 0..1"),
+        (["--rank", str(10**23)], f"rank {10**23} is not in batch 0"),
+        (["--microbatch", "9", "--batch", "1"], "microbatch 9 is not in batch 1 of b.plan: 0.."),
+    ],
+)
+def test_what_a_plan_does_not_hold_is_exit_2(
+    two_batches: None, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["show", "b.plan", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err

@@ -15,6 +15,7 @@ from hydraplan.files.lengths import Lengths
 from hydraplan.memory_limit import batch_bytes, changed_bytes
 from hydraplan.metrics import planned_live_peaks, shares
 from hydraplan.places import with_places
+from hydraplan.planheader import MAX_SPEED, MIN_SPEED
 from hydraplan.planner.pipeline.schedules import SCHEDULES
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.planner.placed_anew import MORE, SPARED, placed_anew, speeds
@@ -149,6 +150,14 @@ def test_the_speed_of_a_lane_is_that_of_its_slowest_rank_or_of_its_costliest_sta
     assert list(speeds(load_s, np.ones((2, 3)))) == []
     idle = load_s * [1.0, 1.0, 0.0]
     assert [s.tolist() for s in speeds(idle, light)] == [[1, 0.333, 1], [1, 0.667, 1]]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("factor", [0.0, 1e-300, 1e300, np.inf])
+def test_a_factor_beyond_all_speeds_is_the_nearest_of_them(factor):
+    load_s, factors = np.ones((1, 2)), np.array([[factor, 1.0]])
+    nearest = MAX_SPEED if factor < 1 else MIN_SPEED
+    assert [speed.tolist() for speed in speeds(load_s, factors)] == [[nearest, 1.0]]
 
 
 def test_healthy_ranks_other_strategies_and_rows_that_keep_their_order_have_no_other_places():
