@@ -1,5 +1,6 @@
 """Loads of lanes and degrees of sequences as bars, and the true work of a batch in a line."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -69,11 +70,12 @@ def tokens_by_degree(batch: BatchPlan) -> dict[int, int]:
 
 
 def flops_object(header: PlanHeader, batch: BatchPlan) -> dict[str, object]:
-    """True work of a batch for `--json`."""
+    """True work of a batch for `--json`; no rate if a damaged plan takes no time."""
     options = header.options
     flops = batch_flops(header.model, batch.sequences.placed().length_tokens)
     devices = options.tp * options.pp * options.ranks
-    rate = flops.total / batch.figures["iteration_s"] / devices
+    device_s = batch.figures["iteration_s"] * devices
+    rate = flops.total / device_s if device_s else math.nan
     return {
         "model_flops": flops.total,
         "attention_share": flops.attention / flops.total,

@@ -1,5 +1,6 @@
 """The stages of a plan: their layers, what a mean microbatch takes, what their difference costs."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,7 +43,8 @@ def print_stages(
     fill = mean_figures([batch.figures for batch in batches])["fill_bubble"]
     equal = float(np.mean([skew.alike_fill_bubble for skew in skews]))
     waited_s = sum(skew.skew_s for skew in skews)
-    waited = waited_s / sum(batch.figures["iteration_s"] for batch in batches)
+    iterations_s = sum(batch.figures["iteration_s"] for batch in batches)
+    waited = waited_s / iterations_s if iterations_s else math.nan
     console.emit(
         f"stage {slowest} is the slowest, {over[slowest]:.2f} of the mean: {waited:.1%} of the"
         " iteration is waiting since stages are unequal (stage_skew)"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from hydraplan.cli.app import run
@@ -96,3 +97,19 @@ def test_what_a_plan_does_not_hold_is_exit_2(
     out, err = capsys.readouterr()
     assert out == ""
     assert said in err
+
+
+def test_a_plan_that_says_it_takes_no_time_is_shown_without_a_rate(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shape = ["--pp", "2", "--ranks", "2", "--max-tokens-per-rank", "512", "--batch-sequences", "8"]
+    assert run(["plan", "lengths.txt", "--profile", "p.parquet", *shape, "-o", "c.plan"]) == 0
+    table = pq.read_table("c.plan/batches.parquet")
+    place = table.schema.get_field_index("iteration_s")
+    table = table.set_column(place, table.schema.field(place), [[0.0]])
+    pq.write_table(table, "c.plan/batches.parquet")
+    capsys.readouterr()
+    assert run(["show", "c.plan", "--view", "summary"]) == 0
+    assert "nan TFLOP/s a device" in capsys.readouterr().out
+    assert run(["show", "c.plan", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["flops"]["flops_per_s_per_device"] is None
