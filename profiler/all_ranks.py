@@ -25,6 +25,7 @@ import torch.distributed as dist
 from hydraplan.config import Cluster, ModelShape
 from hydraplan.errors import InputError, RunFailed, first_line, many
 from hydraplan.files.profilefile import DeviceFactor, Measurement, ProfileHeader
+from hydraplan.host import available_bytes
 from hydraplan.model import FloatArray
 from hydraplan.profiler.analytic import link_fits
 from hydraplan.profiler.exchanges import Place, measure_exchanges, place
@@ -37,6 +38,7 @@ from hydraplan.profiler.profile import (
     Links,
     Measured,
     Note,
+    check_memory,
     profile_device,
 )
 
@@ -61,6 +63,7 @@ def profile_all_ranks(
     Raises:
         InputError: Nodes have different numbers of ranks, or links across nodes are neither
             measured nor in a cluster file.
+        Infeasible: One layer of the model does not fit a rank's part of the free memory.
         RunFailed: A rank died or did not answer in time.
     """
     is_cuda = device_name == "cuda"
@@ -68,6 +71,7 @@ def profile_all_ranks(
     if is_cuda:
         torch.cuda.set_device(local_rank)
     else:
+        check_memory(model, available_bytes() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         torch.set_num_threads(1)
     device = cuda_device() if is_cuda else cpu_device()
     try:

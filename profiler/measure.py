@@ -143,6 +143,13 @@ def cuda_timer(run: Run) -> Timed:
     return Timed(float(start.elapsed_time(end)) / 1e3)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch found no memory; on a CPU it says so in the text of a plain error alone."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
 def with_times(row: Measurement, samples: Sequence[Timed]) -> Measurement:
     """The row with median and deciles of its samples, seconds, and how many were disturbed."""
     p10, median, p90 = np.quantile([sample.seconds for sample in samples], (0.1, 0.5, 0.9))

@@ -28,7 +28,14 @@ from hydraplan.profiler.certainty import term_errors, uncertainty
 from hydraplan.profiler.clock import clock_state
 from hydraplan.profiler.fit import COMPONENTS, fit_component, rows_of
 from hydraplan.profiler.links import measure_links
-from hydraplan.profiler.measure import Device, Point, cpu_device, cuda_device, pinned
+from hydraplan.profiler.measure import (
+    Device,
+    Point,
+    cpu_device,
+    cuda_device,
+    is_out_of_memory,
+    pinned,
+)
 from hydraplan.profiler.memory_points import memory_points
 from hydraplan.profiler.sweep import sweep
 from hydraplan.version import __version__
@@ -52,6 +59,13 @@ class Above(NamedTuple):
 
     points: Callable[[ModelShape, torch.device], Sequence[Point]]
     check: Callable[[ModelShape, AttentionKernel, Device, CostFit, float], Sequence[WholeCheck]]
+
+
+NEEDED = (
+    "attention_forward", "attention_backward", "linear_forward", "linear_input", "linear_weight",
+    "memory_bytes_per_s",
+)  # fmt: skip
+"""Coefficients without which there are no costs; those of the ends of the route can be derived."""
 
 
 LAYER_COPIES = 3
@@ -157,7 +171,11 @@ def profile_device(
     note: Note,
     above: Above,
 ) -> Measured:
-    """Sweep, fit and check on one device whose links are known; `attention` names the kernel."""
+    """Sweep, fit and check on one device whose links are known; `attention` names the kernel.
+
+    Raises:
+        Infeasible: Not even the smallest calls of some part fit the memory.
+    """
     kernel = choose_kernel(device.torch_device, getattr(torch, model.dtype), attention)
     began, target = time.perf_counter(), device.torch_device
     before = clock_state(target)
@@ -166,12 +184,21 @@ def profile_device(
     points += attention_points(model, kernel, target)
     rows = sweep(points, device, (1 - CHECK_SHARE) * budget_s, REQUIRED, uncertainty)
     fits = {name: fit_component(name, rows) for name in COMPONENTS if rows_of(name, rows)}
+    for name in NEEDED:
+        if name not in fits:
+            raise Infeasible(f"{model.name}: no memory to time {name}, not in its smallest size")
     fit = CostFit.model_validate(
         {"segments_in_one_call": kernel.segments_in_one_call} | fits | links.fits
     )
     note("whole microbatches, to check the fit on")
     left_s = budget_s - (time.perf_counter() - began)
-    checks = above.check(model, kernel, device, fit, max(left_s, CHECK_SHARE * budget_s))
+    checks: Sequence[WholeCheck] = ()
+    try:
+        checks = above.check(model, kernel, device, fit, max(left_s, CHECK_SHARE * budget_s))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        note("there is no memory for whole microbatches")
     rows += links.rows
     header = ProfileHeader(
         tool_version=__version__,

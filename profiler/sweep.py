@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from hydraplan.files.profilefile import Measurement
 from hydraplan.model import FloatArray
@@ -24,6 +23,7 @@ from hydraplan.profiler.measure import (
     Device,
     Point,
     Timed,
+    is_out_of_memory,
     time_call,
     with_times,
 )
@@ -123,7 +123,9 @@ def _visit(visited: Visited, device: Device, slice_s: float, end_s: float) -> No
         calls = visited.point.prepare()
         share_s = max(0.0, end_s - time.perf_counter()) / len(calls)
         found = [time_call(call, device, slice_s / len(calls), share_s) for call in calls]
-    except torch.OutOfMemoryError:
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         visited.is_beyond = True
         return
     if not visited.visits:

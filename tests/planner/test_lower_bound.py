@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hydraplan.cost import FORWARD, INPUT_GRADIENT, CostModel
 from hydraplan.errors import Infeasible
 from hydraplan.files.lengths import Lengths
+from hydraplan.files.profilefile import Profile
 from hydraplan.layout import legal_degrees
 from hydraplan.metrics import lower_bound_s
 from hydraplan.model import IntArray
@@ -86,6 +87,36 @@ def test_no_simulated_plan_is_faster_than_the_bound(strategy: str) -> None:
         assert 0 < plan.figures["lower_bound_s"] <= plan.figures["iteration_s"] * (1 + 1e-12)
         assert plan.figures["efficiency"] <= 1 + 1e-12
     assert planned > 3
+
+
+@settings(max_examples=12)
+@given(
+    spill=st.sampled_from([0.5, 3.0, 1000.0]), half_rows=st.sampled_from([0.0, 500.0]),
+    block=st.sampled_from([0.0, 512.0]), seed=st.integers(0, 999),
+    ranks=st.sampled_from([1, 3, 8]), strategy=st.sampled_from(["hydra", "static-cp"]),
+)  # fmt: skip
+def test_the_bound_holds_where_long_calls_are_slow_and_splitting_saves_rank_time(
+    spill: float, half_rows: float, block: float, seed: int, ranks: int, strategy: str
+) -> None:
+    fit = profile().header.fit
+    shape = {"spill": spill, "half_rows": half_rows, "causal_block_rows": block}
+    names = ("attention_forward", "attention_backward")
+    changed = {name: getattr(fit, name).model_copy(update=shape) for name in names}
+    header = profile().header.model_copy(update={"fit": fit.model_copy(update=changed)})
+    length = long_tailed(30, seed, longest=2000 * ranks)
+    asked = options(pp=2, ranks=ranks, max_tokens_per_rank=2048, batch_sequences=30,
+                    strategy=strategy)  # fmt: skip
+    measured = Profile(header, "0" * 64)
+    _, batches = prepare(Lengths("t", "sequences", length), measured, asked, 1)
+    cost = batches.cost
+    try:
+        plan = plan_batch(cost, asked, 0, batches[0])
+    except Infeasible:
+        return
+    assert 0 < plan.figures["lower_bound_s"] <= plan.figures["iteration_s"] * (1 + 1e-12)
+    one, grown = np.ones(1, np.int64), np.arange(1, 4000, 37)
+    load_s = cost.sequence_s(grown, one.repeat(len(grown)), one.repeat(len(grown))).sum((0, 1))
+    assert (np.diff(load_s) > 0).all()  # longer is never cheaper
 
 
 @pytest.mark.parametrize("cap", [1001, 8193, 65_537])

@@ -10,7 +10,12 @@ from hydraplan.config import load_model  # noqa: E402
 from hydraplan.cost import CostModel  # noqa: E402
 from hydraplan.errors import Infeasible, MissingDependency  # noqa: E402
 from hydraplan.executor.profile_parts import ABOVE  # noqa: E402
-from hydraplan.files.profilefile import Measurement, read_profile, write_profile  # noqa: E402
+from hydraplan.files.profilefile import (  # noqa: E402
+    Measurement,
+    WholeCheck,
+    read_profile,
+    write_profile,
+)
 from hydraplan.kernels.attention import choose_kernel  # noqa: E402
 from hydraplan.profiler import profile  # noqa: E402
 from hydraplan.profiler.attention_points import attention_flops, attention_points  # noqa: E402
@@ -29,10 +34,7 @@ def test_the_named_attention_kernel_is_timed(monkeypatch, given, timed) -> None:
     def stop(model, kernel, device):
         raise Timed(kernel.name)
 
-    link = Measurement("p2p", "send", bytes=1e3, p10_s=1e-3)
-    links = [link, link._replace(bytes=1e4)]
-    links += [row._replace(component="all_to_all") for row in links]
-    monkeypatch.setattr(profile, "measure_links", lambda seconds: links)
+    monkeypatch.setattr(profile, "measure_links", lambda seconds: LINKS)
     monkeypatch.setattr(profile, "attention_points", stop)
     with pytest.raises(Timed, match=timed):
         profile.profile_cpu(load_model("tiny"), 2.0, lambda text: None, ABOVE, **given)
@@ -44,6 +46,51 @@ def test_an_attention_kernel_that_does_not_work_is_refused_before_anything_is_ti
     monkeypatch.setattr(profile, "measure_links", lambda seconds: pytest.fail("timed"))
     with pytest.raises(MissingDependency, match="kernel cuda cannot be used"):
         profile.profile_cpu(load_model("tiny"), 2.0, lambda text: None, ABOVE, "cuda")
+
+
+LINK = Measurement("p2p", "send", bytes=1e3, p10_s=1e-3)
+LINKS = [
+    LINK._replace(component=name, bytes=size)
+    for name in ("p2p", "all_to_all")
+    for size in (1e3, 1e4)
+]
+
+
+def measured(names: set[str]) -> list[Measurement]:
+    """Rows of growing work for these coefficients."""
+    sizes = [float(4**i) for i in range(1, 7)]
+    return [
+        Measurement(
+            *COMPONENTS[name][:2], query_rows=int(x), key_rows=int(x),
+            flops=1e9 * x, bytes=1e6 * x, p10_s=1e-3 * x,
+        )
+        for name in names
+        for x in sizes
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", profile.NEEDED)
+def test_a_part_that_no_memory_is_left_for_is_named(monkeypatch, missing: str) -> None:
+    monkeypatch.setattr(profile, "measure_links", lambda seconds: LINKS)
+    rows = measured(set(profile.NEEDED) - {missing})
+    monkeypatch.setattr(profile, "sweep", lambda *args: rows)
+    with pytest.raises(Infeasible, match=f"tiny: no memory to time {missing}"):
+        profile.profile_cpu(load_model("tiny"), 2.0, lambda text: None, ABOVE)
+
+
+def test_without_memory_for_whole_microbatches_a_profile_says_so(monkeypatch) -> None:
+    monkeypatch.setattr(profile, "measure_links", lambda seconds: LINKS)
+    monkeypatch.setattr(profile, "sweep", lambda *args: measured(set(profile.NEEDED)))
+    notes: list[str] = []
+
+    def check(*args: object) -> list[WholeCheck]:
+        torch.empty(1 << 55, dtype=torch.uint8)
+        return []
+
+    above = ABOVE._replace(check=check)
+    header, _ = profile.profile_cpu(load_model("tiny"), 2.0, notes.append, above)
+    assert header.checks == ()
+    assert notes[-1] == "there is no memory for whole microbatches"
 
 
 @pytest.mark.dist

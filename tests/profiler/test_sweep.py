@@ -73,15 +73,29 @@ def test_then_it_goes_where_a_fit_to_the_others_is_furthest_off(monkeypatch) -> 
     assert clock.now_s < 2.0  # it ends
 
 
-def test_a_point_too_large_for_memory_is_named_no_measurement(monkeypatch) -> None:
+def no_gpu_memory() -> Sequence[Call]:
+    raise torch.OutOfMemoryError("no")
+
+
+def no_cpu_memory() -> Sequence[Call]:
+    torch.empty(1 << 55, dtype=torch.uint8)  # torch's own words
+    return ()
+
+
+@pytest.mark.parametrize("prepare", [no_gpu_memory, no_cpu_memory])
+def test_a_point_too_large_for_memory_is_named_no_measurement(monkeypatch, prepare) -> None:
     clock = Clock(monkeypatch)
-
-    def prepare() -> Sequence[Call]:
-        raise torch.OutOfMemoryError("no")
-
     points = [clock.point(1.0), Point("memory", 2.0, list), Point("memory", 3.0, prepare)]
     rows = sweep(points, clock.device(), 60.0, {}, certain)
     assert [row.bytes for row in rows] == [1.0]
+
+
+def test_what_else_goes_wrong_at_a_point_is_not_taken_for_memory(monkeypatch) -> None:
+    def prepare() -> Sequence[Call]:
+        raise RuntimeError("a kernel is broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        sweep([Point("memory", 1.0, prepare)], Clock(monkeypatch).device(), 1.0, {}, certain)
 
 
 def test_components_are_measured_each_by_itself(monkeypatch) -> None:
