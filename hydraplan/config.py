@@ -33,6 +33,10 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
+MAX_PARAMETERS = 1 << 50
+"""Of a whole model: what is counted in bytes of them stays within 64 bits."""
+
+
 class ModelShape(Config):
     """A Llama-shaped decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU, untied head."""
 
@@ -54,6 +58,9 @@ class ModelShape(Config):
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim {self.head_dim} is odd, rotary embedding needs pairs")
+        ends = 2 * self.vocab_size * self.hidden_size
+        if (held := self.num_layers * self.layer_parameters + ends) > MAX_PARAMETERS:
+            raise ValueError(f"it would hold {held:.3g} weights, at most 2^50 can be planned for")
         return self
 
     @property

@@ -204,6 +204,8 @@ class PlanHeader(Config):
         counts = [count for stage in self.layers for count in stage]
         if len(self.layers) != self.options.pp or len(chunks) != 1 or not counts:
             raise ValueError(f"layers are not those of {self.options.pp} stages of equal chunks")
+        if self.options.cap_is_derived and self.options.memory_gib is None:
+            raise ValueError("options.cap_is_derived, but no options.memory_gib says from what")
         if min(counts) < 1 or sum(counts) != self.model.num_layers:
             raise ValueError(f"layers do not add up to the {self.model.num_layers} of the model")
         if self.route != "loop" and chunks != {2}:

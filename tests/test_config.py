@@ -38,6 +38,14 @@ def test_what_hydraplan_would_do_wrong_is_refused_by_name(key: str, tmp_path: Pa
         load_model(str(path))
 
 
+def test_a_model_whose_bytes_no_integer_counts_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    wide = TINY.replace("head_dim = 4", f"head_dim = {1 << 40}")
+    path.write_text(wide.replace("num_layers = 2", f"num_layers = {1 << 20}"))
+    with pytest.raises(InputError, match=r"it would hold .* weights, at most 2\^50 can"):
+        load_model(str(path))
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

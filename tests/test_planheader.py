@@ -104,3 +104,12 @@ def test_any_other_reorder_is_refused(reorder: str) -> None:
         reorder_window(reorder)
     with pytest.raises(ValidationError):
         options(reorder=reorder)
+
+
+def test_a_derived_cap_says_from_which_memory() -> None:
+    header = plan_header(tiny_model(), 2, 2, 1).model_dump()
+    header["options"] |= {"cap_is_derived": True, "memory_gib": None}
+    with pytest.raises(ValidationError, match=r"no options\.memory_gib says from what"):
+        PlanHeader.model_validate(header)
+    header["options"]["memory_gib"] = 80.0
+    assert PlanHeader.model_validate(header).options.cap_is_derived

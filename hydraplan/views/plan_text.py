@@ -116,7 +116,7 @@ def print_plan(
         f"lengths {printable(header.lengths_name)} {header.lengths_digest[:12]}\n"
         f"tp {options.tp} x pp {options.pp} x ranks {options.ranks}"
         f" = {options.tp * options.pp * options.ranks:,} devices,"
-        f" strategy {options.strategy}, schedule {options.pipeline},\n"
+        f" strategy {printable(options.strategy)}, schedule {printable(options.pipeline)},\n"
         f"{_layout_text(header)}{cap_text(header)}{derived_text(options)}"
     )
     if changed := changed_options(options):

@@ -142,6 +142,12 @@ def test_shares_that_may_be_larger_than_each_other_are_not_told_as_parts(capsys,
     assert "points" not in text
 
 
+def test_a_strategy_that_no_planner_wrote_begins_no_line_of_its_own(printed):
+    text = printed(batch(), strategy="x\n::error::", pipeline="y\n::error::\x1b[31m")
+    assert not [line for line in text.splitlines() if line.startswith("::")]
+    assert "\x1b" not in text
+
+
 def test_waits_for_unequal_stages_are_a_share_of_all_batches_together(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     batches = [batch(i, figures=dict.fromkeys(FIGURES, 1.0 + i)) for i in range(2)]
