@@ -19,8 +19,9 @@ import numpy as np
 from hydraplan.cause import Cause, Limit
 from hydraplan.cost import CostModel
 from hydraplan.metrics import shares
-from hydraplan.model import BatchPlan, IntArray, Sequences
+from hydraplan.model import BatchPlan, Sequences
 from hydraplan.planheader import PlanHeader
+from hydraplan.planner.pipeline.one_lane import reordered
 from hydraplan.planner.pipeline.order import ORDERS, microbatch_order
 from hydraplan.planner.pipeline.simulator import simulate
 from hydraplan.slots import SlotTimes, slot_times
@@ -100,19 +101,8 @@ def _orders(slots: SlotTimes, batch: BatchPlan, known_s: float) -> Iterator[Limi
     heaviest = int(slots.load_s.max(axis=0).argmax())
     for name in ORDERS:
         order = microbatch_order(name, slots.load_s)
-        saved = 1 - _iteration_s(_ordered(slots, order), batch) / known_s
+        saved = 1 - _iteration_s(reordered(slots, order), batch) / known_s
         yield Limit("order", saved, microbatch=heaviest, order=name)
-
-
-def _ordered(slots: SlotTimes, order: IntArray) -> SlotTimes:
-    """The slots with microbatches in another order."""
-    return replace(
-        slots,
-        op_s=slots.op_s[..., order],
-        rows=slots.rows[:, order],
-        component=slots.component[:, order],
-        boundary_s=slots.boundary_s[:, order],
-    )
 
 
 def _even_lanes(slots: SlotTimes) -> SlotTimes:

@@ -124,20 +124,7 @@ def print_plan(
     console.emit()
     console.print_table(
         ["batch", "rows", "tokens", "M", "window", "winner", "order", "iter. s", "imbal."],
-        [
-            [
-                b.batch,
-                b.num_sequences,
-                b.num_tokens,
-                b.num_microbatches,
-                window_text(b),
-                winner_text(b),
-                b.microbatch_order,
-                b.figures["iteration_s"],
-                b.figures["slot_imbalance"],
-            ]
-            for b in shown
-        ],
+        [batch_cells(batch) for batch in shown],
         title="batches (simulated, noise-free)",
         caption=WORDS
         if len(shown) == len(batches)
@@ -230,6 +217,21 @@ def chosen_rows(rows: Sequences, filters: Mapping[str, int]) -> IntArray:
     for name in columns.keys() & filters.keys():
         keep &= getattr(rows, columns[name]) == filters[name]
     return np.flatnonzero(keep)
+
+
+def batch_cells(batch: BatchSummary) -> tuple[object, ...]:
+    """One row of the table of batches."""
+    return (
+        batch.batch,
+        batch.num_sequences,
+        batch.num_tokens,
+        batch.num_microbatches,
+        window_text(batch),
+        winner_text(batch),
+        batch.microbatch_order,
+        batch.figures["iteration_s"],
+        batch.figures["slot_imbalance"],
+    )
 
 
 def winner_text(plan: BatchSummary) -> str:

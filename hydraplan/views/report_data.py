@@ -22,10 +22,9 @@ from hydraplan.planheader import PlanHeader
 from hydraplan.views import console
 from hydraplan.views.bytes_text import ASSUMED, derived_text
 from hydraplan.views.options_text import changed_options
-from hydraplan.views.plan_text import cap_text, winner_text
+from hydraplan.views.plan_text import batch_cells, cap_text
 from hydraplan.views.report_charts import heat_runs
 from hydraplan.views.report_gantt import waits_s
-from hydraplan.views.window_text import window_text
 
 MOST_SEQUENCES = 16_384
 """Sequences that the page holds, the costliest ones; a row takes some 50 bytes."""
@@ -229,20 +228,7 @@ def batches_table(shown: Shown) -> Table:
         "batches",
         "Batches (simulated, noise-free)",
         ["batch", "rows", "tokens", "M", "window", "winner", "order", "iteration s", "imbalance"],
-        [
-            (
-                b.batch,
-                b.num_sequences,
-                b.num_tokens,
-                b.num_microbatches,
-                window_text(b),
-                winner_text(b),
-                b.microbatch_order,
-                b.figures["iteration_s"],
-                b.figures["slot_imbalance"],
-            )
-            for b in shown.summaries[:MOST_BATCHES]
-        ],
+        [batch_cells(batch) for batch in shown.summaries[:MOST_BATCHES]],
         f"and {many(rest, 'more batch')}" if rest > 0 else "",
     )
 

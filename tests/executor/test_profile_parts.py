@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from hydraplan.config import load_cluster, load_model  # noqa: E402
+from hydraplan.executor import profile_parts  # noqa: E402
 from hydraplan.executor.end_points import end_points  # noqa: E402
 from hydraplan.executor.layer_points import layer_points  # noqa: E402
 from hydraplan.executor.profile_parts import bundled_lengths, check  # noqa: E402
@@ -135,3 +136,10 @@ def test_a_check_that_took_no_time_is_none() -> None:
 def test_without_time_nothing_is_built_and_nothing_checked() -> None:
     huge = TINY.model_copy(update={"hidden_size": 1 << 30})
     assert check(huge, KERNEL, cpu_device(), FIT, 1e-9) == []
+
+
+def test_a_fit_far_too_fast_ends_the_check_with_what_is_done(monkeypatch) -> None:
+    three = [Microbatch(name, np.array([9, 7])) for name in "abc"]
+    monkeypatch.setattr(profile_parts, "microbatches", lambda *asked: three)
+    assert len(check(TINY, KERNEL, cpu_device(), FIT, 60.0)) == 3
+    assert len(check(TINY, KERNEL, cpu_device(), FIT, 1e-9)) == 1
