@@ -1,4 +1,4 @@
-"""docs/tutorial.md: every command runs, and prints what stands there."""
+"""Pages of docs that are walked: every command runs, and prints what stands there."""
 
 import os
 import re
@@ -8,15 +8,23 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
+DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"```sh(?: exit=(\d))?\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
 
 
-@pytest.mark.slow
 @pytest.mark.dist
-def test_the_tour_can_be_walked(tmp_path: Path) -> None:
-    blocks = BLOCK.findall(PAGE.read_text())
-    assert len(blocks) == PAGE.read_text().count("```sh") == 10
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [
+        pytest.param("tutorial.md", 10, marks=pytest.mark.slow),
+        ("schedules.md", 1),
+        ("load-target.md", 1),
+    ],
+)
+def test_a_page_can_be_walked(page: str, count: int, tmp_path: Path) -> None:
+    text = (DOCS / page).read_text()
+    blocks = BLOCK.findall(text)
+    assert len(blocks) == text.count("```sh") == count
     bins = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for code, commands, said in blocks:
         done = subprocess.run(
