@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from hydraplan.cli import options as o
+from hydraplan.cli.summary import print_summary, summary_object, worse
 
 
 def plan(
@@ -80,7 +81,7 @@ def plan(
     from hydraplan.views import console
     from hydraplan.views.bytes_text import beyond_note
     from hydraplan.views.check_text import check_lines
-    from hydraplan.views.plan_text import interleaving_note, plan_object, print_plan
+    from hydraplan.views.plan_text import interleaving_note
 
     refuse_existing(output, force, PLAN_FILES)
     inputs = o.read_inputs(
@@ -125,8 +126,11 @@ def plan(
     skews: list[StageSkew] = []
     held: list[IntArray] = []
     asked: list[Asked] = []
+    worst: BatchPlan | None = None
 
     def kept(batch: BatchPlan) -> BatchPlan:
+        nonlocal worst
+        worst = worse(worst, batch)
         summaries.append(batch.summary())
         skews.append(stage_skew(header, batch))
         held.append(planned_bytes(header, batch))
@@ -139,10 +143,12 @@ def plan(
         console.progress("batches planned", header.num_batches) as advance,
     ):
         write_plan(output, header, map(kept, console.counted(batches, advance)))
+    assert worst is not None
+    told = header, summaries, skews, held, worst
     if json:
-        console.emit_json(plan_object(output, header, summaries, skews, held))
+        console.emit_json(summary_object(output, *told))
     else:
-        print_plan(header, summaries, skews, held)
+        print_summary(*told)
     profiled = inputs.profile.header
     for line in (*check_lines(profiled), *extrapolated(profiled.terms, together(asked))):
         console.note(line)

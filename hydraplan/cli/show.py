@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hydraplan.cli import options as o
+from hydraplan.cli.summary import print_summary, slot_loads, summary_object, worse
 
 if TYPE_CHECKING:
-    from hydraplan.model import BatchPlan, FloatArray
+    from hydraplan.model import BatchPlan
     from hydraplan.planheader import PlanHeader
 
 View = Literal["summary", "loads", "ranks", "degrees", "microbatches", "gantt", "sequences"]
@@ -161,21 +162,13 @@ def _show_plan(
     from hydraplan.files.planfile import open_plan, read_batch
     from hydraplan.invariants import check_plan
     from hydraplan.memory_limit import planned_bytes
-    from hydraplan.planner.limits import what_limits
     from hydraplan.planner.stage_skew import stage_skew
     from hydraplan.views import console
     from hydraplan.views.charts import LANES_WIDTH, SHADES, heat_map
     from hydraplan.views.gantt import NAMES_WIDTH, gantt, legend
-    from hydraplan.views.limits_text import limits_object, print_limits
-    from hydraplan.views.loads_text import (
-        flops_object,
-        flops_text,
-        print_degrees,
-        print_loads,
-        tokens_by_degree,
-    )
+    from hydraplan.views.loads_text import print_degrees, print_loads, tokens_by_degree
     from hydraplan.views.microbatch_text import microbatch_rows, print_microbatches
-    from hydraplan.views.plan_text import plan_object, print_plan, print_sequences
+    from hydraplan.views.plan_text import print_sequences
 
     plan = open_plan(path)
     summaries, skews, held, worst, holder = [], [], [], None, batch
@@ -187,8 +180,7 @@ def _show_plan(
         summaries.append(found.summary())
         if holder is None and filters.get("sequence", -1) in found.sequences.sequence_id:
             holder = index
-        if worst is None or found.figures["efficiency"] < worst.figures["efficiency"]:
-            worst = found
+        worst = worse(worst, found)
         if json or view in (None, "summary"):
             try:
                 skews.append(stage_skew(plan.header, found))
@@ -197,31 +189,25 @@ def _show_plan(
                 check_order(path, plan.header, found)
                 raise
     assert worst is not None
-    limits = what_limits(plan.header, worst) if json or view in (None, "summary") else []
+    told = plan.header, summaries, skews, held, worst
     if json:
-        about = {"limits": {"batch": worst.batch, "causes": limits_object(limits)}}
-        rows = microbatch_rows(worst, _load_s(plan.header, worst))
-        about |= {"microbatches": {"batch": worst.batch, "rows": rows}}
-        about |= {"flops": {"batch": worst.batch, **flops_object(plan.header, worst)}}
-        console.emit_json(plan_object(path, plan.header, summaries, skews, held) | about)
+        console.emit_json(summary_object(path, *told))
         return
     shown = read_batch(plan, holder or 0)
     _check_filters(path, plan.header, shown, filters)
     if view in (None, "summary"):
-        print_limits(worst.summary(), limits)
-        work = f"batch {worst.batch}: {flops_text(flops_object(plan.header, worst))}"
-        print_plan(plan.header, summaries, skews, held, work)
+        print_summary(*told)
     if view in (None, "degrees"):
         console.emit()
         print_degrees(shown.summary().degrees, tokens_by_degree(shown))
     if view in (None, "ranks"):
         console.emit()
-        print_loads(_load_s(plan.header, shown))
+        print_loads(slot_loads(plan.header, shown))
     if view in (None, "microbatches"):
         console.emit()
-        print_microbatches(shown.batch, microbatch_rows(shown, _load_s(plan.header, shown)))
+        print_microbatches(shown.batch, microbatch_rows(shown, slot_loads(plan.header, shown)))
     if view in (None, "loads"):
-        load_s = _load_s(plan.header, shown)
+        load_s = slot_loads(plan.header, shown)
         console.emit(
             f"\nload of every slot of batch {shown.batch}: lanes down, microbatches across,"
             f"\n'{SHADES[0]}' nothing to '{SHADES[-1]}' {load_s.max():.4g} s"
@@ -260,10 +246,3 @@ def _check_filters(
             f"row {row} is not in batch {shown.batch} of {path}: {ids.min()}..{ids.max()}",
             f"the plan has batches 0..{header.num_batches - 1}; without --batch all are looked at",
         )
-
-
-def _load_s(header: "PlanHeader", batch: "BatchPlan") -> "FloatArray":
-    from hydraplan.slots import slot_times
-
-    placed = batch.sequences.placed()
-    return slot_times(header.cost_model(), placed, batch.num_microbatches).load_s
