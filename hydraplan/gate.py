@@ -46,9 +46,7 @@ class Verdict(NamedTuple):
         """By which share the figure is worse than the baseline's; negative if it is better."""
         if self.baseline == self.value:
             return 0.0
-        if self.baseline == 0:
-            return math.inf
-        change = self.value / self.baseline - 1
+        change = self.value / self.baseline - 1 if self.baseline else math.inf
         return change if self.limit.figure in LOWER_IS_BETTER else -change
 
     @property

@@ -125,8 +125,10 @@ def _links(rows: list[Measurement], here: Place, cluster: Cluster | None) -> Lin
     for kind in ("all_to_all", "p2p"):
         fits.setdefault(f"node_{kind}", fits.get(f"fabric_{kind}"))
         fits.setdefault(f"fabric_{kind}", fits[f"node_{kind}"])
-    is_one = here.num_nodes == 1 and cluster is None
-    fits["devices_per_node"] = DEVICES_PER_MACHINE if is_one else here.local_size
+    if here.num_nodes > 1:
+        fits["devices_per_node"] = here.local_size
+    elif cluster is None:
+        fits["devices_per_node"] = DEVICES_PER_MACHINE
     words = f"{_name(here.device)}, {here.size} ranks on {many(here.num_nodes, 'node')}"
     if here.num_nodes == 1 and cluster is not None:
         return Links(
@@ -166,9 +168,12 @@ def _name(device: torch.device) -> str:
 
 
 def timed_seconds(rows: Sequence[Measurement]) -> dict[str, float]:
-    """First decile of every call that tells devices apart, by what was called."""
+    """First decile of every call that tells devices apart, by what was called.
+
+    Packed sequences in one call have the shape of one of them and more flops.
+    """
     return {
-        "/".join(str(part) for part in (*row[:7], row.calls)): row.p10_s
+        "/".join(str(part) for part in (*row[:7], row.flops, row.calls)): row.p10_s
         for row in rows
         if row.component in TIMED
     }

@@ -25,12 +25,10 @@ from hydraplan.files.decisionsfile import Change, in_force
 from hydraplan.files.opsfile import each_ops
 from hydraplan.files.planfile import Plan
 from hydraplan.files.runfile import Run, batch_of
+from hydraplan.files.speeds import LATEST_STEPS
 from hydraplan.layout import expand
 from hydraplan.model import BatchPlan, FloatArray, IntArray, Timeline
 from hydraplan.slots import slot_rows
-
-LATEST_STEPS = 16
-"""Steps that are looked at, as `files.speeds` does; machines change over a long run."""
 
 MOST_OPS = 20_000
 """Ops of all batches that are looked at; of more, each so-many-th."""

@@ -37,6 +37,7 @@ def test_of_efficiency_less_is_worse() -> None:
 def test_what_was_nothing_may_not_become_something() -> None:
     assert regress("padding_tokens", 0.0, 0.0, "padding_tokens=0%")
     assert not regress("padding_tokens", 1.0, 0.0, "padding_tokens=900%")
+    assert regress("efficiency", 0.5, 0.0, "efficiency=0%")
 
 
 @given(st.sampled_from(FIGURES), st.floats(1e-6, 1e6), st.floats(0, 0.5), st.floats(0, 0.5))

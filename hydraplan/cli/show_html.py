@@ -18,6 +18,7 @@ def show_html(path: Path, html: Path, against: Path | None, batch: int | None, f
         batch: The batch to show in full.
         force: Whether a file there is replaced.
     """
+    from hydraplan.differ import batch_diff
     from hydraplan.files.parquet import refuse_existing
     from hydraplan.files.plandiff import compared
     from hydraplan.files.planfile import open_plan
@@ -34,9 +35,13 @@ def show_html(path: Path, html: Path, against: Path | None, batch: int | None, f
     old = diff = None
     if against is not None:
         old_plan = open_plan(against)
-        diff = compared(old_plan, plan, 0.0, MOST_ROWS)
-        if shown.batch.batch < old_plan.header.num_batches:
-            old = _read(old_plan, shown.batch.batch)
+        diff, number = compared(old_plan, plan, 0.0, 0), shown.batch.batch
+        if number < old_plan.header.num_batches:
+            old = _read(old_plan, number)
+            headers = old_plan.header, plan.header
+            full = batch_diff(headers, old.batch, shown.batch, most_rows=MOST_ROWS)
+            batches = [full if found.batch == number else found for found in diff.batches]
+            diff = diff._replace(batches=batches)
     summary = shown.batch.summary()
     limits = [(x.share, limit_text(x, summary)) for x in what_limits(plan.header, shown.batch)]
     flops = flops_text(flops_object(plan.header, shown.batch))

@@ -12,8 +12,6 @@ from hydraplan.views.report_data import Table
 MOST_ROWS = 30
 """Sequences of the page that changed."""
 
-SHOWN_LANES = 10
-
 
 def change_lines(diff: PlanDiff, batch: int) -> list[str]:
     """What changed in words, and what is not compared."""
@@ -58,15 +56,14 @@ def change_tables(diff: PlanDiff, batch: int) -> list[Table]:
             )
         )
     if found is not None and found.lanes:
-        lanes = found.lanes[:SHOWN_LANES]
         tables.append(
             Table(
                 "changed-lanes",
-                f"Lanes whose load changed most, {len(lanes)} of {len(found.lanes)}",
+                f"Lanes whose load changed most, {len(found.lanes)} of {found.num_lanes}",
                 ["lane", "old load s", "new load s", "change"],
                 [
                     [x.lane, x.old_s, x.new_s, f"{x.new_s / x.old_s - 1:+.1%}" if x.old_s else "-"]
-                    for x in lanes
+                    for x in found.lanes
                 ],
             )
         )

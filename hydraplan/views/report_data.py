@@ -179,8 +179,12 @@ def heaviest_table(shown: Shown) -> Table:
             & (placed.first_rank <= lane)
             & (lane < placed.first_rank + placed.degree)
         )
-        top = int(inside[placed.predicted_s[inside].argmax()])
-        ranks = many(int(placed.degree[top]), "rank")
+        costliest = "-"  # a slow lane may take longest for the calls of an empty slot
+        if len(inside):
+            top = int(inside[placed.predicted_s[inside].argmax()])
+            ranks = many(int(placed.degree[top]), "rank")
+            size = f"{placed.length_tokens[top]:,} tokens on {ranks}"
+            costliest = f"{placed.sequence_id[top]} ({size})"
         rows.append(
             [
                 microbatch,
@@ -189,7 +193,7 @@ def heaviest_table(shown: Shown) -> Table:
                 f"{tops_s[microbatch] / load_s.mean() - 1:+.0%}",
                 load_s[:, microbatch].mean(),
                 len(inside),
-                f"{placed.sequence_id[top]} ({placed.length_tokens[top]:,} tokens on {ranks})",
+                costliest,
             ]
         )
     columns = ["microbatch", "fullest on lane", "load s", "over mean slot", "mean of its lanes s"]

@@ -6,8 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hydraplan import differ
 from hydraplan.cli.app import run
+from hydraplan.files.plandiff import compared
+from hydraplan.files.planfile import open_plan
 from hydraplan.files.profilefile import write_profile
+from hydraplan.views import report_changes
 from tests.planner.cases import profile as analytic
 from tests.views.made_page import Reader
 
@@ -62,6 +66,22 @@ def test_another_batch_and_an_old_plan_are_shown(tmp_path: Path) -> None:
         assert said in text
     assert run(["show", "a.plan", "--html", str(page), "--against", "a.plan", "--force"]) == 0
     assert "The two plans are the same." in page.read_text()
+
+
+def test_changes_of_the_shown_batch_are_told_whatever_changed_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = open_plan(Path("b.plan")), open_plan(Path("a.plan"))
+    first, second = compared(*plans, 0.0, None).batches
+    changed, page = sum(second.counts.values()), tmp_path / "page.html"
+    assert len(first.rows) > 2 < changed
+    assert second.num_lanes > 1
+    monkeypatch.setattr(report_changes, "MOST_ROWS", 2)
+    monkeypatch.setattr(differ, "MOST_LANES", 1)
+    given = ["--html", str(page), "--batch", "1", "--against", "b.plan"]
+    assert run(["show", "a.plan", *given]) == 0
+    assert f"Sequences that changed, 2 of {changed}<" in page.read_text()
+    assert f"Lanes whose load changed most, 1 of {second.num_lanes}<" in page.read_text()
 
 
 def test_a_folder_may_have_any_name(tmp_path: Path, folder: Path) -> None:

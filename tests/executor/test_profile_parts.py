@@ -1,5 +1,8 @@
 """What the executor brings to a profile: its points are charged what they compute."""
 
+import weakref
+from typing import Any
+
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -9,7 +12,8 @@ torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from hydraplan.config import load_cluster, load_model  # noqa: E402
-from hydraplan.executor import profile_parts  # noqa: E402
+from hydraplan.executor import decoder, profile_parts  # noqa: E402
+from hydraplan.executor import end_points as end_module  # noqa: E402
 from hydraplan.executor.end_points import end_points  # noqa: E402
 from hydraplan.executor.layer_points import layer_points  # noqa: E402
 from hydraplan.executor.profile_parts import bundled_lengths, check  # noqa: E402
@@ -50,6 +54,27 @@ def test_each_pass_of_a_layer_without_attention_computes_the_flops_it_is_charged
     assert found == {
         ("linear", direction): (charged, charged) for direction in ("forward", "input", "weight")
     }
+
+
+def test_no_pass_of_the_loss_is_charged_for_freeing_the_logits_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def loss_sum(*args: Any) -> torch.Tensor:
+        assert [ref() for ref in made if ref() is not None] == []
+        found = decoder.loss_sum(*args)
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(end_module, "loss_sum", loss_sum)
+    point = next(point for point in end_points(TINY, CPU) if point.component == "loss")
+    for call in point.prepare():
+        for _ in range(2):
+            assert call.before is not None
+            call.before()
+            call.run()
+    assert len(made) == 6
 
 
 def test_each_pass_of_the_loss_computes_the_head_once() -> None:

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hydraplan.cli.app import run  # noqa: E402
-from hydraplan.config import load_cluster, load_model  # noqa: E402
+from hydraplan.config import Cluster, load_cluster, load_model  # noqa: E402
 from hydraplan.errors import InputError  # noqa: E402
 from hydraplan.files.profilefile import (  # noqa: E402
     DeviceFactor,
@@ -20,8 +20,10 @@ from hydraplan.files.profilefile import (  # noqa: E402
     write_profile,
 )
 from hydraplan.files.speeds import read_speeds  # noqa: E402
-from hydraplan.profiler.all_ranks import device_factors, timed_seconds  # noqa: E402
+from hydraplan.profiler.all_ranks import _links, device_factors, timed_seconds  # noqa: E402
 from hydraplan.profiler.analytic import analytic_header  # noqa: E402
+from hydraplan.profiler.exchanges import Place  # noqa: E402
+from hydraplan.profiler.profile import DEVICES_PER_MACHINE  # noqa: E402
 
 SLOW_RANK_1 = """
 import os
@@ -64,10 +66,28 @@ def test_what_tells_devices_apart_is_attention_and_linear_work_by_its_shape() ->
     rows = [
         Measurement("attention", "forward", 8, 8, 2, 1, True, p10_s=1.0),
         Measurement("attention", "forward", 8, 8, 2, 1, True, p10_s=2.0, calls=8),
+        Measurement("attention", "forward", 8, 8, 2, 1, True, p10_s=2.5, flops=8e3),
         Measurement("linear", "input", 16, p10_s=3.0),
         Measurement("p2p", "send", bytes=1.0, p10_s=4.0),
     ]
-    assert sorted(timed_seconds(rows).values()) == [1.0, 2.0, 3.0]
+    assert sorted(timed_seconds(rows).values()) == [1.0, 2.0, 2.5, 3.0]
+
+
+def test_nodes_are_as_large_as_the_ranks_that_were_there_or_as_the_cluster_says() -> None:
+    rows = [
+        Measurement(component, "send", bytes=sent, ranks=2, p10_s=1e-5 + sent / 1e9)
+        for component in ("all_to_all", "p2p", "fabric_all_to_all", "fabric_p2p")
+        for sent in (1e3, 1e6)
+    ]
+    cluster, cpu = load_cluster("h100-sxm"), torch.device("cpu")
+
+    def size(nodes: int, known: Cluster | None) -> object:
+        here = Place(0, 4 * nodes, 4, cpu)
+        return _links(rows[: 4 * nodes], here, known).fits["devices_per_node"]
+
+    assert size(1, cluster) == cluster.devices_per_node == 8
+    assert size(1, None) == DEVICES_PER_MACHINE
+    assert size(2, cluster) == size(2, None) == 4
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,10 @@ from importlib import resources
 import pytest
 
 from hydraplan.metrics import FIGURES
+from hydraplan.planheader import PlanHeader
 from hydraplan.planner.pipeline.schedules import one_f_one_b, zb_h1
 from hydraplan.views.html_report import page, script_json
+from hydraplan.views.report_data import heaviest_table
 from tests.builders import Place
 from tests.views.made_page import (
     FLOPS,
@@ -37,6 +39,22 @@ def test_a_page_is_valid_and_says_the_same_every_time() -> None:
     assert "made.plan" in said
     assert all(what in said for _, what in LIMITS)
     assert FLOPS in said
+
+
+def test_a_slow_lane_may_take_longest_for_an_empty_slot() -> None:
+    def slow(header: PlanHeader) -> PlanHeader:
+        link = header.fit.linear_forward.model_copy(update={"call_s": 1.0})
+        options = header.options.model_copy(update={"rank_speed": (1.0, 0.1)})
+        fit = header.fit.model_copy(update={"linear_forward": link})
+        return header.model_copy(update={"fit": fit, "options": options})
+
+    shown = made([Place(10, 0), Place(300, 0, 2, microbatch=1)], header=slow)
+    assert shown.load_s[:, 0].argmax() == 1
+    rows = {row[0]: row for row in heaviest_table(shown).rows}
+    assert rows[0][1:3] == [1, shown.load_s[1, 0]]
+    assert rows[0][-2:] == [0, "-"]
+    assert rows[1][-2:] == [1, "1 (300 tokens on 2 ranks)"]
+    assert Reader(made_page(shown)).faults == []
 
 
 def test_every_table_has_a_caption_and_heads_with_a_scope() -> None:
