@@ -83,7 +83,7 @@ class Refit:
         for batch in np.unique(ops.batch):
             of = np.flatnonzero(ops.batch == batch)
             microbatch = ops.microbatch[of] - ops.microbatch[of].min()
-            shape = int(ops.stage.max()) + 1, int(ops.lane.max()) + 1, int(microbatch.max()) + 1
+            shape = int(ops.stage.max()) + 1, ops.lanes, int(microbatch.max()) + 1
             load_s = np.zeros(shape)
             np.add.at(load_s, (ops.stage[of], ops.lane[of], microbatch), seconds[of])
             found.append(balance(load_s.max(axis=0), float("nan"))["slot_imbalance"])
@@ -109,7 +109,7 @@ def refit_ops(fit: CostFit, ops: RunOps) -> Refit:
     ops, slow = _at_nominal_speed(ops, groups[-1])
     errors = [np.full(2, np.nan)] * len(LADDER)
     place = 0
-    slots = ops.microbatch * (int(ops.lane.max()) + 1) + ops.lane
+    slots = ops.microbatch * ops.lanes + ops.lane
     slot = np.unique(slots, return_inverse=True)[1].reshape(-1)
     if slot.max() > 0:
         given = ops.term_s, ops.taken_s, ops.batch, slot

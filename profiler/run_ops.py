@@ -50,7 +50,8 @@ class RunOps(NamedTuple):
 
     `term_s` by the plan's costs on nominal ranks, (terms, ops); `taken_s` measured, own work alone.
     `batch` numbers what ran: a batch of the plan in one way. `microbatch` counts over all of these.
-    `steps` that were looked at. `is_whole`: no op of a slot with rows was left out.
+    `lanes` of the plan; `steps` that were looked at. `is_whole`: no op of a slot with rows was left
+    out.
     """
 
     term_s: FloatArray
@@ -60,6 +61,7 @@ class RunOps(NamedTuple):
     lane: IntArray
     batch: IntArray
     microbatch: IntArray
+    lanes: int
     steps: int
     is_whole: bool
 
@@ -236,6 +238,7 @@ def _columns(
         lane=lane,
         batch=np.full(len(ops), number),
         microbatch=first_microbatch + microbatch,
+        lanes=cost.ranks,
         steps=0,
         is_whole=is_whole and stride == 1,
     )
@@ -252,4 +255,4 @@ def _joined(parts: list[RunOps], steps: int) -> RunOps:
     for name in ("batch", "microbatch"):
         arrays[name] = np.unique(arrays[name], return_inverse=True)[1].reshape(-1)
     is_whole = all(part.is_whole for part in parts) and bool(some.all())
-    return RunOps(**arrays, steps=steps, is_whole=is_whole)
+    return RunOps(**arrays, lanes=parts[0].lanes, steps=steps, is_whole=is_whole)

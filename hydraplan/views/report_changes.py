@@ -19,6 +19,8 @@ def change_lines(diff: PlanDiff, batch: int) -> list[str]:
         return ["The two plans are the same."]
     lines = [f"Not all is compared: {reason}." for reason in diff.may.reasons()]
     found = next((b for b in diff.batches if b.batch == batch), None)
+    if batch >= diff.num_batches[0]:
+        return [*lines, f"The old plan has no batch {batch}."]
     if found is None:
         return [*lines, f"Batch {batch} is the same in both."]
     counts = found.counts

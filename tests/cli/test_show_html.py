@@ -84,6 +84,15 @@ def test_changes_of_the_shown_batch_are_told_whatever_changed_before_it(
     assert f"Lanes whose load changed most, 1 of {second.num_lanes}<" in page.read_text()
 
 
+def test_a_batch_that_the_old_plan_has_not_is_not_called_the_same(tmp_path: Path) -> None:
+    page, old = tmp_path / "page.html", str(tmp_path / "old.plan")
+    given = ["--profile", "p.parquet", *SHAPE[:-1], "1", "-o", old]
+    assert run(["plan", "lengths.txt", *given]) == 0
+    assert run(["show", "a.plan", "--html", str(page), "--batch", "1", "--against", old]) == 0
+    assert "The old plan has no batch 1." in page.read_text()
+    assert "is the same in both" not in page.read_text()
+
+
 def test_a_folder_may_have_any_name(tmp_path: Path, folder: Path) -> None:
     name = '<img src="x" onerror="ran=1"> & co.plan'
     shutil.copytree(folder / "a.plan", tmp_path / name)

@@ -121,6 +121,15 @@ def test_if_all_sequences_are_alike_one_multiplier_is_all_that_is_told(tmp_path:
     assert np.median(np.abs(fitted_s / taken_s - 1)) < 0.03
 
 
+def test_a_lane_without_a_sequence_counts_as_empty_wherever_it_is(tmp_path: Path) -> None:
+    for used in (0, 2):
+        batch = [Place(256, used, 1, 1, m) for m in range(3)]
+        plan = write_test_plan(tmp_path / f"{used}.plan", [batch], pp=1, ranks=3)
+        fit = open_plan(plan).header.fit
+        found = learned(measured_run(tmp_path / f"{used}.run", plan, fit, sigma=0.0), plan)
+        assert found.slot_imbalance(found.old_s) == pytest.approx(3.0)
+
+
 def test_a_slow_rank_is_a_device_and_no_cost(wrong: Path, tmp_path: Path) -> None:
     def slow(stage: int, lane: int, step: int) -> float:
         return 1.5 if (stage, lane) == (1, 2) else 1.0
