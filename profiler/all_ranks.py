@@ -80,18 +80,23 @@ def profile_all_ranks(
             timeout=timedelta(seconds=budget_s + ANSWER_S),
         )
         here = _checked(place(device.torch_device), cluster)
-        note(f"measuring on {here.size} ranks for about {budget_s:g} s: links")
+        told = note if here.rank == 0 else _to_nobody
+        told(f"measuring on {here.size} ranks for about {budget_s:g} s: links")
         rows = measure_exchanges(here, LINKS_SHARE * budget_s)
         links = _links(rows, here, cluster)
         left_s = (1 - LINKS_SHARE) * budget_s
         with nullcontext() if is_cuda else pinned(local_rank):
-            own = profile_device(links, model, device, attention, left_s, note, above)
+            own = profile_device(links, model, device, attention, left_s, told, above)
         result = _together(own, here)
         dist.barrier()
         dist.destroy_process_group()
     except RuntimeError as error:
         raise RunFailed(f"profile of all ranks failed: {first_line(error)}") from error
     return result
+
+
+def _to_nobody(text: str) -> None:
+    """What other ranks would say a second time."""
 
 
 def _checked(here: Place, cluster: Cluster | None) -> Place:

@@ -108,6 +108,7 @@ def by_all(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("measuring on 2 ranks") == done.stderr.count("attention by") == 1
     return path, done.stdout
 
 
