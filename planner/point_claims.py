@@ -93,7 +93,8 @@ def _kept_limit(
     held_s = summed_s(cost, placed, num_microbatches) - fixed_s * cost.slow[:, None]
     target_s = search.load_target_s / cost.mean_slow - fixed_s
     limit_s = (1 + search.slack) * max(target_s, request.table.floor_s) * cost.mean_slow
-    slowest = cost.mean_slow / float(cost.slow.min())  # the limit is one of lanes of mean speed
+    # A limit is at most the peak of another placement, which may have all on the slowest lane.
+    slowest = float(cost.slow.max() / cost.slow.min())
     least_s, most_s = float(held_s.max()), FAR * float(held_s.sum()) * slowest
     if not least_s * (1 - TOLERANCE) <= limit_s <= most_s:
         yield (

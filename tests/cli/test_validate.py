@@ -41,6 +41,20 @@ def change(name: str, column: str, row: int, value: object) -> None:
     os.replace("new.parquet", path)
 
 
+@pytest.mark.parametrize("speeds", [[0.05, 1.0], [1.0, 0.05]])
+def test_a_plan_of_few_rows_on_a_very_slow_lane_is_valid(
+    speeds: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_profile(Path("p.parquet"), analytic().header, [])
+    np.savetxt("lengths.txt", [3, 3, 200], "%d")
+    np.savetxt("speeds.txt", speeds)
+    shape = ["--ranks", "2", "--pp", "4", "--max-tokens-per-rank", "8192", "--batch-sequences", "3"]
+    inputs = ["lengths.txt", "--profile", "p.parquet", "--rank-speed", "speeds.txt"]
+    assert run(["plan", *inputs, *shape, "-o", "a.plan"]) == 0
+    assert run(["validate", "a.plan"]) == 0
+
+
 def test_rows_that_break_one_rule_stand_together_and_are_counted(
     plan: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
