@@ -17,8 +17,10 @@ BLOCK = re.compile(r"```sh(?: exit=(\d))?\n(.*?)```\n(?:\n```text\n(.*?)```\n)?"
     ("page", "count"),
     [
         pytest.param("tutorial.md", 10, marks=pytest.mark.slow),
+        ("nested-cp.md", 1),
         ("schedules.md", 1),
-        ("load-target.md", 1),
+        pytest.param("load-target.md", 1, marks=pytest.mark.slow),
+        pytest.param("noise.md", 1, marks=pytest.mark.slow),
     ],
 )
 def test_a_page_can_be_walked(page: str, count: int, tmp_path: Path) -> None:

@@ -60,8 +60,14 @@ def broken(name: str, said: object) -> list[str]:
     return [f"{list(error.absolute_path)}: {error.message[:200]}" for error in found]
 
 
+REAL = ("execute kept", "show-run", "profile-refit", "verify")
+"""Calls that start workers, or need what they leave."""
+
+EVERY = [pytest.param(c, marks=pytest.mark.slow) if c in REAL else c for c in CALLS]
+
+
 @pytest.mark.dist
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", EVERY)
 def test_what_a_command_prints_keeps_its_schema(
     call: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
