@@ -93,6 +93,7 @@ def shell(line: str, folder: Path) -> int:
     return done.returncode
 
 
+@pytest.mark.slow
 def test_the_gate_of_the_example_passes_an_equal_plan_and_stops_a_worse_one(
     repository: Path,
 ) -> None:
