@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hydraplan.cost import CostModel
+from hydraplan.ends import embedding_bytes
 from hydraplan.files.profilefile import TermError
 from hydraplan.model import BatchPlan
 from hydraplan.slots import slot_rows
@@ -43,6 +44,11 @@ def largest_sizes(cost: CostModel, batch: BatchPlan) -> Asked:
         "linear_forward": rows,
         "linear_input": rows,
         "linear_weight": rows,
+        "loss_forward": rows,
+        "loss_input": rows,
+        "loss_weight": rows,
+        "embedding_forward": rows * embedding_bytes(cost.model),
+        "embedding_weight": rows * embedding_bytes(cost.model),
         "node_all_to_all": float(exchanged.max()),
         "node_p2p": max(float(hops.max()), boundary),
     }

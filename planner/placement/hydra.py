@@ -65,7 +65,7 @@ def place_hydra(request: Request) -> Draft:
 
     The balanced plan is returned if it is no slower than the memory-sized one, and costs at most
     `BALANCE_WORTH` over the fastest load-driven one; else the fastest of all, or one with one
-    degree for all if that is clearly faster.
+    degree for all if that is clearly faster than these and not slower than the fastest.
 
     Raises:
         Infeasible: A fixed number of microbatches is too small for the tokens.
@@ -85,7 +85,8 @@ def place_hydra(request: Request) -> Draft:
     winner = min(plans, key=lambda plan: plan.iteration_s)
     one_degree = one_degree_candidate(request)
     if one_degree and clearly_faster(request, one_degree, winner):
-        winner = one_degree
+        rivals = [one_degree, *([drafted(request, fastest)] if fastest else [])]
+        winner = min(rivals, key=lambda plan: plan.iteration_s)
     balanced = load_driven if chosen is best else None
     search = _with_times(winner.search, plans, best, fastest, balanced)
     return replace(winner, search=_counted(search, [*tries, *memories], one_degree))

@@ -220,3 +220,25 @@ def test_a_valid_plan_says_on_which_transports_it_was_proven(
     assert run(["validate", plan]) == 0
     out = capsys.readouterr().out
     assert out.endswith(", figures; no deadlock on tagged, fifo, ordered, blocking transports\n")
+
+
+def test_one_degree_for_all_never_stands_where_the_fastest_load_driven_plan_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was compared with the balanced plan alone, and `validate` refused what came out."""
+    monkeypatch.chdir(tmp_path)
+    write_profile(Path("p.parquet"), analytic().header, [])
+    np.savetxt("lengths.txt", [3, 17, 5000], "%d")
+    shape = [
+        "--ranks",
+        "2",
+        "--pp",
+        "4",
+        "--max-tokens-per-rank",
+        "8192",
+        "--recompute",
+        "selective",
+    ]
+    asked = ["lengths.txt", "--profile", "p.parquet", *shape, "--batch-sequences", "3"]
+    assert run(["plan", *asked, "-o", "a.plan"]) == 0
+    assert run(["validate", "a.plan"]) == 0, capsys.readouterr().err

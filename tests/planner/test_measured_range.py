@@ -22,6 +22,8 @@ def test_the_largest_call_and_message_of_a_batch_are_those_of_the_engine() -> No
     places = [Place(100), Place(800, 0, 2, 2), Place(300, 4, 2, 1)]
     asked = largest_sizes(COST, batch_plan(0, batch_rows(places), 1, 2))
     assert asked["attention_forward"] == 300  # 800 tokens in a ring of two: halves of a shard
+    assert asked["loss_input"] == 300
+    assert asked["embedding_weight"] == 300 * 32 * 4
     assert asked["linear_weight"] == 300  # 100 whole ones and a quarter of 800
     # Queries, keys and values of 200 rows or of 150: 8 heads and 2 twice, half of each leaves.
     assert asked["node_all_to_all"] == 200 * (8 + 2 * 2) * 8 * 4 / 2

@@ -35,7 +35,7 @@ honest = measure.cpu_timer
 
 def slow(run):
     found = honest(run)
-    return found._replace(seconds=2.0 * found.seconds)
+    return found._replace(seconds=10.0 * found.seconds)
 
 
 if os.environ["RANK"] == "1":
@@ -92,7 +92,7 @@ def test_nodes_are_as_large_as_the_ranks_that_were_there_or_as_the_cluster_says(
 
 @pytest.fixture(scope="module")
 def by_all(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A profile by two workers of torchrun, rank 1 twice as slow, and what was printed."""
+    """A profile by two workers of torchrun, rank 1 ten times as slow, and what was printed."""
     folder = tmp_path_factory.mktemp("all")
     script, path = folder / "slow.py", folder / "all.profile.parquet"
     script.write_text(SLOW_RANK_1)
@@ -121,7 +121,7 @@ def test_torchruns_workers_write_one_profile_that_names_the_slow_one(by_all) -> 
     assert header.mode == said["mode"] == "measured"
     assert "2 ranks on 1 node" in header.device
     first, second = (device.factor for device in header.devices)
-    assert second / first == pytest.approx(2.0, rel=0.25)
+    assert second / first > 4  # 10, and two cores that other tests share are not equally fast
     assert {term.name for term in header.terms} >= {"node_all_to_all", "attention_forward"}
     assert header.fit.fabric_p2p == header.fit.node_p2p
 
@@ -142,7 +142,7 @@ def test_plan_takes_its_speeds_and_gives_the_slow_lane_less(by_all, tmp_path, ca
     assert code == 0
     assert json.loads(capsys.readouterr().out)["batches"]
     fast, slow = read_speeds(path, 2)
-    assert slow / fast == pytest.approx(0.5, rel=0.25)
+    assert slow / fast < 0.25
 
 
 def test_a_lane_is_as_slow_as_the_slowest_device_of_all_its_stages(tmp_path) -> None:
