@@ -21,8 +21,8 @@ from torch import Tensor
 
 from hydraplan.config import ModelShape
 from hydraplan.executor.data import Slot
-from hydraplan.executor.decoder import ACCUMULATOR, weight_shapes
-from hydraplan.executor.stage import Chunk, Passed, Stage
+from hydraplan.executor.stage import Passed, Stage
+from hydraplan.executor.whole import Ends, random_stage
 from hydraplan.kernels.attention import AttentionKernel
 from hydraplan.kernels.nested import nested_attention
 from hydraplan.kernels.packing import RankLayout
@@ -138,12 +138,7 @@ def make_layer(
     model: ModelShape, kernel: AttentionKernel, device: torch.device, timer: Timer
 ) -> Layer:
     """A layer with random weights: no embedding before it, no head after it."""
-    compute = getattr(torch, model.dtype)
-    weights = {}
-    for name, shape in weight_shapes(model, range(1), False, False).items():
-        value = torch.randn(shape, device=device, dtype=ACCUMULATOR[compute])
-        weights[name] = value.mul_(shape[0] ** -0.5 if len(shape) > 1 else 1.0).requires_grad_()
-    stage = Stage(model, (Chunk(range(1), False, False),), compute, weights)
+    stage = random_stage(model, Ends(1, has_embedding=False, has_head=False), device)
     return Layer(stage, kernel, device, timer)
 
 

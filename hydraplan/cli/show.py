@@ -200,14 +200,14 @@ def _show_plan(
     if view in (None, "degrees"):
         console.emit()
         print_degrees(shown.summary().degrees, tokens_by_degree(shown))
+    load_s = slot_loads(plan.header, shown)
     if view in (None, "ranks"):
         console.emit()
-        print_loads(slot_loads(plan.header, shown))
+        print_loads(load_s)
     if view in (None, "microbatches"):
         console.emit()
-        print_microbatches(shown.batch, microbatch_rows(shown, slot_loads(plan.header, shown)))
+        print_microbatches(shown.batch, microbatch_rows(shown, load_s))
     if view in (None, "loads"):
-        load_s = slot_loads(plan.header, shown)
         console.emit(
             f"\nload of every slot of batch {shown.batch}: lanes down, microbatches across,"
             f"\n'{SHADES[0]}' nothing to '{SHADES[-1]}' {load_s.max():.4g} s"

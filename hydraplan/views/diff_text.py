@@ -101,7 +101,7 @@ def _print_figures(figures: Sequence[Figure], only_changed: bool) -> None:
             [
                 f.name,
                 *map(_number, (f.old, f.new, f.new - f.old)),
-                _percent(f),
+                percent_text(f),
                 MARKS[f.verdict],
             ]
             for f in shown
@@ -116,7 +116,8 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if abs(value) < 1e6 and value.is_integer() else f"{value:.4g}"
 
 
-def _percent(figure: Figure) -> str:
+def percent_text(figure: Figure) -> str:
+    """Its relative change; "" where there is none to tell."""
     if figure.verdict in ("same", "not comparable"):
         return ""
     return f"{figure.change:+.2%}" if abs(figure.change) < MOST_CHANGE else f"> {MOST_CHANGE:.0%}"
@@ -128,7 +129,7 @@ def _print_rows(rows: Sequence[Row], most: int) -> None:
     console.print_table(
         ["batch", "sequence", "tokens", "what", "old", "new"],
         [
-            [r.batch, r.sequence_id, r.length_tokens, r.kind, _place(r.old), _place(r.new)]
+            [r.batch, r.sequence_id, r.length_tokens, r.kind, place_text(r.old), place_text(r.new)]
             for r in rows[:most]
         ],
         title="sequences that changed (microbatch.order on lanes, ulysses x ring)",
@@ -137,7 +138,7 @@ def _print_rows(rows: Sequence[Row], most: int) -> None:
     console.emit()
 
 
-def _place(place: Place) -> str:
+def place_text(place: Place) -> str:
     """`3.0 on 4-7, 2x2`; the status of a row without a place."""
     if place.degree < 1:
         return place.status

@@ -3,10 +3,10 @@
 Source: ours; the comparison is `hydraplan.differ`.
 """
 
-from hydraplan.differ import Figure, Place, Row
+from hydraplan.differ import Row
 from hydraplan.errors import many
 from hydraplan.files.plandiff import PlanDiff
-from hydraplan.views.diff_text import CHOICES, MARKS
+from hydraplan.views.diff_text import CHOICES, MARKS, percent_text, place_text
 from hydraplan.views.report_data import Table
 
 MOST_ROWS = 30
@@ -43,7 +43,10 @@ def change_tables(diff: PlanDiff, batch: int) -> list[Table]:
             "changed-figures",
             "Figures of both plans (simulated, noise-free; each plan by its own costs)",
             ["figure", "old", "new", "change", "verdict"],
-            [(f.name, f.old, f.new, _percent(f), MARKS[f.verdict] or "same") for f in diff.figures],
+            [
+                (f.name, f.old, f.new, percent_text(f) or "-", MARKS[f.verdict] or "same")
+                for f in diff.figures
+            ],
         ),
     ]
     if found is not None and found.rows:
@@ -54,7 +57,7 @@ def change_tables(diff: PlanDiff, batch: int) -> list[Table]:
                 f"Sequences that changed, {len(shown):,} of {number:,}",
                 ["sequence", "tokens", "what", "old", "new"],
                 [_row(row) for row in shown],
-                "microbatch, ranks, ulysses x ring",
+                "microbatch.order on lanes, ulysses x ring",
             )
         )
     if found is not None and found.lanes:
@@ -76,19 +79,7 @@ def _listed(value: object) -> object:
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else value
 
 
-def _percent(figure: Figure) -> str:
-    return "-" if figure.verdict == "not comparable" else f"{figure.change:+.2%}"
-
-
 def _row(row: Row) -> list[object]:
     what = {"moved": "moved", "degree": "other degree", "reordered": "other order"}
     kind = what.get(row.kind, "other")
-    return [str(row.sequence_id), row.length_tokens, kind, _place(row.old), _place(row.new)]
-
-
-def _place(place: Place) -> str:
-    if place.degree < 1:
-        return place.status
-    last = place.first_rank + place.degree - 1
-    on = f"rank {last}" if place.degree == 1 else f"ranks {place.first_rank}-{last}"
-    return f"microbatch {place.microbatch}, {on}, {place.ulysses_size} x {place.ring_size}"
+    return [str(row.sequence_id), row.length_tokens, kind, place_text(row.old), place_text(row.new)]
